@@ -1,0 +1,1 @@
+"""The async front: HTTP, SSE and WebSocket in, requests to workers out."""

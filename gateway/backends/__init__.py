@@ -1,0 +1,1 @@
+"""Backends: where a request is run."""

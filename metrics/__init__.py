@@ -1,0 +1,1 @@
+"""Latency metrics: raw events in, intervals, percentiles and goodput out."""

@@ -1,0 +1,1 @@
+"""From files to something that a runner can call."""

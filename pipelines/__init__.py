@@ -1,0 +1,1 @@
+"""The step loops, one package a modality. They know no HTTP."""

@@ -1,0 +1,104 @@
+"""What every modality implements: a step loop that is batched continuously at its own natural step."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from pipelines.messages import ErrorCode, Event, ModelSpec, Priority, Ready, Request, Stats, StepReport
+
+
+class InvalidRequest(Exception):
+    """The request can't be served as asked. `param` names the field, as the wire spells it."""
+
+    def __init__(self, message: str, param: str | None = None, code: ErrorCode = "invalid_request") -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code: ErrorCode = code
+
+
+class ModelError(Exception):
+    """The model can't be loaded, and would not be at the next try: the reason, for the operator."""
+
+
+class StepFailed(Exception):
+    """A step broke. Its requests are as they were before it, so that each can be tried again alone."""
+
+    def __init__(self, request_ids: Collection[str], cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.request_ids = tuple(request_ids)
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Who a request is and when it came. `received` is on this process's monotonic clock."""
+
+    id: str
+    priority: Priority
+    received: float
+    deadline: float | None = None  # on the same clock
+
+
+class Work(Protocol):
+    """One schedulable unit of a prepared request: a sequence, an input, a window, an image."""
+
+    @property
+    def ticket(self) -> Ticket: ...
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+
+W = TypeVar("W", bound=Work)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    events: Sequence[Event] = ()
+    report: StepReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a pipeline's `load` answers: the frame to send."""
+
+    ready: Ready
+    details: dict[str, str] = field(default_factory=dict)
+
+
+class Pipeline(Protocol[W]):
+    """One model's step loop.
+
+    `prepare` and `feed` run on pool threads, concurrently; `admit`, `abort`, `step`, `busy` and `stats` on the engine thread, which alone
+    touches the model. All work of one request is admitted together, then ends with one `Done` or `Failed` among the
+    events of a step (the runtime itself answers an abort).
+    """
+
+    @classmethod
+    def load(cls, spec: ModelSpec) -> "tuple[Pipeline[W], Ready]":
+        """Load and warm the model, on the engine thread. Raises ModelError where a retry would not help."""
+        ...
+
+    def prepare(self, ticket: Ticket, request: Request) -> list[W]:
+        """Validate, tokenise, decode media. Raises InvalidRequest."""
+        ...
+
+    def admit(self, works: Sequence[W]) -> None:
+        """Queue the prepared work of one request for the coming steps."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request before the next step. Idempotent; unknown ids are ignored."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would have something to do."""
+        ...
+
+    def step(self, only: str | None = None) -> StepResult:
+        """One unit of batched work; with `only`, of that request alone. Raises StepFailed."""
+        ...
+
+    def stats(self) -> Stats: ...
