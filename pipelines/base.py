@@ -1,7 +1,7 @@
 """What every modality implements: a step loop that is batched continuously at its own natural step."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from pipelines.messages import ErrorCode, Event, ModelSpec, Priority, Ready, Request, Stats, StepReport
@@ -59,14 +59,6 @@ class StepResult:
     report: StepReport | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What a pipeline's `load` answers: the frame to send."""
-
-    ready: Ready
-    details: dict[str, str] = field(default_factory=dict)
-
-
 class Pipeline(Protocol[W]):
     """One model's step loop.
 
@@ -82,6 +74,10 @@ class Pipeline(Protocol[W]):
 
     def prepare(self, ticket: Ticket, request: Request) -> list[W]:
         """Validate, tokenise, decode media. Raises InvalidRequest."""
+        ...
+
+    def feed(self, ticket: Ticket, data: bytes) -> list[W]:
+        """More input of an open stream; calls of one request come in order. Raises InvalidRequest."""
         ...
 
     def admit(self, works: Sequence[W]) -> None:

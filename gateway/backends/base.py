@@ -1,0 +1,103 @@
+"""The one protocol between a request's life in the gateway and whatever runs it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from metrics.timeline import Timeline
+from pipelines.messages import ErrorCode, Event, Priority, Ready, Request
+
+
+class State(StrEnum):
+    LOADING = "loading"  # first start
+    READY = "ready"
+    RESTARTING = "restarting"
+    FAILED = "failed"  # will not be tried again: the reason is in `Backend.reason`
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request as a backend sees it."""
+
+    id: str
+    request: Request
+    units: int = 1  # slots that it holds
+    body: bytes = b""  # the client's own body: an upstream forwards it
+    priority: Priority = "interactive"
+    deadline: float | None = None  # seconds left
+
+
+class BackendError(Exception):
+    """The backend can't take or finish the call."""
+
+    def __init__(self, code: ErrorCode, message: str, param: str | None = None, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.code: ErrorCode = code
+        self.message = message
+        self.param = param
+        self.retryable = retryable
+
+
+class Session(Protocol):
+    """One open call. Its events end with `Done` or `Failed`, whatever happens to the backend."""
+
+    @property
+    def ended(self) -> "asyncio.Future[None]":
+        """Done when the backend has let go of the work: only then do the call's slots return."""
+        ...
+
+    def events(self) -> AsyncIterator[Event]:
+        """Events, merged where the reader lags: unread deltas of a choice become one."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """More input of a live stream; waits where the backend does not keep up."""
+        ...
+
+    def close(self) -> None:
+        """Abort what is not finished. Idempotent; returns at once."""
+        ...
+
+
+class Backend(Protocol):
+    """One replica of a model."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is not ready, for people."""
+        ...
+
+    @property
+    def ready(self) -> Ready | None:
+        """What it announced, while it is ready; else None."""
+        ...
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """`on_change` is called on the event loop after `state` or `ready` changed."""
+        ...
+
+    async def start(self) -> None:
+        """Begin to load; returns once the process is started, not once it is ready."""
+        ...
+
+    async def stop(self, grace: float) -> None:
+        """Let open calls finish for up to `grace` seconds, then end them."""
+        ...
+
+    def open(self, call: Call, timeline: Timeline) -> Session:
+        """Send the call off. The backend stamps tokens on `timeline` as they arrive, before deltas are merged.
+        Raises BackendError("worker_lost", retryable=True) where it is not ready."""
+        ...
