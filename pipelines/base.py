@@ -47,7 +47,9 @@ class Work(Protocol):
     def ticket(self) -> Ticket: ...
 
     @property
-    def prompt_tokens(self) -> int: ...
+    def prompt_tokens(self) -> int:
+        """Its part of the request's prompt tokens: choices of one prompt share them, so all but one of these have 0."""
+        ...
 
 
 W = TypeVar("W", bound=Work)
@@ -62,9 +64,9 @@ class StepResult:
 class Pipeline(Protocol[W]):
     """One model's step loop.
 
-    `prepare` and `feed` run on pool threads, concurrently; `admit`, `abort`, `step`, `busy` and `stats` on the engine thread, which alone
-    touches the model. All work of one request is admitted together, then ends with one `Done` or `Failed` among the
-    events of a step (the runtime itself answers an abort).
+    `prepare` and `feed` run on pool threads, concurrently; `admit`, `abort`, `step`, `busy` and `stats` on the engine
+    thread, which alone touches the model. All work of one request is admitted together, then ends with one `Done` or
+    `Failed` among the events of a step (the runtime itself answers an abort and a deadline that passes).
     """
 
     @classmethod
@@ -85,7 +87,7 @@ class Pipeline(Protocol[W]):
         ...
 
     def abort(self, request_id: str) -> None:
-        """Forget a request before the next step. Idempotent; unknown ids are ignored."""
+        """Forget a request before the next step. Idempotent; unknown ids are ignored, also those still in `prepare`."""
         ...
 
     @property

@@ -1,7 +1,7 @@
 """The one protocol between a request's life in the gateway and whatever runs it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -52,6 +52,10 @@ class Session(Protocol):
 
     def events(self) -> AsyncIterator[Event]:
         """Events, merged where the reader lags: unread deltas of a choice become one."""
+        ...
+
+    def take(self) -> Sequence[Event]:
+        """The events that are here already, merged alike, without waiting; often none. The reader writes them at once."""
         ...
 
     async def send(self, data: bytes) -> None:

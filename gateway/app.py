@@ -1,0 +1,75 @@
+"""The HTTP application: routes and what they need, behind the middleware."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+from litestar import Litestar, Request
+from litestar.datastructures import State
+from litestar.di import Provide
+from litestar.types import ASGIApp
+
+from gateway import middleware
+from gateway.asgi import App
+from gateway.auth import Principal
+from gateway.controllers.chat import ChatController
+from gateway.controllers.completions import CompletionsController
+from gateway.controllers.metrics import MetricsController
+from gateway.controllers.system import SystemController
+from gateway.dispatch import Dispatcher
+from gateway.errors import exception_handlers
+from gateway.fleet import Fleet
+from gateway.openapi import openapi_config
+from gateway.settings import Settings
+from gateway.spool import Spool
+from metrics.registry import Registry
+
+# What the workers get once every request has ended or was given up.
+WORKER_DRAIN_S = 5.0
+
+
+def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started: bool = False) -> Litestar:
+    """The application over a fleet, which it starts (unless that was done) and drains.
+
+    Handlers may ask for `settings`, `fleet`, `registry`, `dispatcher`, `spool` and `principal` by name; the request's id
+    and its arrival are in `scope["state"]`.
+    """
+    spool = Spool(Path(settings.server.spool_dir), settings.server.spool_max_bytes)
+    dispatcher = Dispatcher(registry, fleet)
+
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncIterator[None]:
+        spool.open()
+        try:
+            if not started:
+                await fleet.start()
+            yield
+        finally:
+            await fleet.drain(WORKER_DRAIN_S)
+            spool.close()
+
+    app = Litestar(
+        route_handlers=[SystemController, MetricsController, ChatController, CompletionsController],
+        dependencies={
+            "settings": Provide(lambda: settings, sync_to_thread=False),
+            "fleet": Provide(lambda: fleet, sync_to_thread=False),
+            "registry": Provide(lambda: registry, sync_to_thread=False),
+            "dispatcher": Provide(lambda: dispatcher, sync_to_thread=False),
+            "spool": Provide(lambda: spool, sync_to_thread=False),
+            "principal": Provide(_principal, sync_to_thread=False),
+        },
+        lifespan=[lifespan],
+        exception_handlers=exception_handlers(),
+        openapi_config=openapi_config(),
+        logging_config=None,
+        request_max_body_size=None,  # the middleware's limit holds for every route, known or not
+    )
+    # Around the router, not below it: Litestar's own middleware does not see what no route matches.
+    app.asgi_handler = cast(ASGIApp, middleware.wrap(cast(App, app.asgi_handler), settings))
+    return app
+
+
+def _principal(request: Request[object, object, State]) -> Principal:
+    principal: Principal = request.scope["state"]["principal"]
+    return principal

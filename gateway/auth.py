@@ -1,0 +1,107 @@
+"""Who is asking. Every route wants a key, except the open ones below; unknown routes want it too."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from gateway.asgi import App, Receive, Scope, Send, header
+from gateway.errors import unauthorized
+from gateway.settings import KeySettings
+from pipelines.messages import Priority
+
+# Exactly these, as the client wrote them; `/ready/NAME` beside them.
+OPEN_PATHS = frozenset({"/health", "/ready"})
+OPEN_PREFIX = "/ready/"
+METRICS_PATHS = frozenset({"/metrics", "/v1/metrics"})
+
+# Browsers can send no header with a WebSocket; OpenAI's clients put the key among the subprotocols.
+SUBPROTOCOL_KEY = "openai-insecure-api-key."
+
+_DUPLICATE_SLASHES = re.compile("//+")
+_BEARER = re.compile(rb"bearer +(\S+) *", re.IGNORECASE)
+
+
+class Principal(Struct, frozen=True):
+    """The caller, found in `scope["state"]["principal"]`."""
+
+    name: str  # the key's, for logs and quotas
+    tenant: str  # whose cached prefixes it may share
+    priority: Priority  # the highest that it may ask for
+
+
+ANONYMOUS = Principal(name="", tenant="default", priority="interactive")
+METRICS_READER = Principal(name="metrics", tenant="", priority="batch")
+
+
+class Keyring:
+    """The known keys. With none, everyone is `ANONYMOUS`, whatever bearer is sent."""
+
+    def __init__(self, keys: Sequence[KeySettings], metrics_sha256: str | None = None) -> None:
+        self._keys = [(bytes.fromhex(key.sha256), Principal(key.name, key.tenant, key.priority)) for key in keys]
+        self._metrics = bytes.fromhex(metrics_sha256) if metrics_sha256 else None
+
+    @property
+    def empty(self) -> bool:
+        return not self._keys
+
+    def guards(self, path: str) -> bool:
+        """Whether a route wants a key. A metrics key guards the metrics even where the API itself is open."""
+        return not self.empty or (self._metrics is not None and path in METRICS_PATHS)
+
+    def find(self, key: bytes, path: str) -> Principal | None:
+        """The owner of a key, for a route. Takes the same time whichever key it is."""
+        digest = hashlib.sha256(key).digest()
+        found = None
+        for known, principal in self._keys:
+            if hmac.compare_digest(known, digest):
+                found = principal
+        opens_metrics = self._metrics is not None and hmac.compare_digest(self._metrics, digest)
+        if found is None and opens_metrics and path in METRICS_PATHS:
+            return METRICS_READER
+        return found
+
+
+class Authentication:
+    """ASGI middleware outside all routing, so that no spelling of a path gets round it."""
+
+    def __init__(self, app: App, keyring: Keyring) -> None:
+        self._app = app
+        self._keyring = keyring
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
+            scope["state"]["principal"] = ANONYMOUS
+        else:
+            scope["state"]["principal"] = self._authenticate(scope, _DUPLICATE_SLASHES.sub("/", path).rstrip("/"))
+        await self._app(scope, receive, send)
+
+    def _authenticate(self, scope: Scope, path: str) -> Principal:
+        if not self._keyring.guards(path):
+            return ANONYMOUS
+        key = presented_key(scope)
+        if key is None:
+            raise unauthorized("An API key is needed: send it as 'Authorization: Bearer KEY'.")
+        principal = self._keyring.find(key, path)
+        if principal is None:
+            raise unauthorized("The API key is not known here.")
+        return principal
+
+
+def presented_key(scope: Scope) -> bytes | None:
+    """The key that a request carries, as a bearer or, on a WebSocket, as a subprotocol."""
+    if found := _BEARER.fullmatch(header(scope, b"authorization") or b""):
+        return found[1]
+    if scope["type"] == "websocket":
+        return _subprotocol_key(scope["subprotocols"])
+    return None
+
+
+def _subprotocol_key(subprotocols: Iterable[str]) -> bytes | None:
+    for offered in subprotocols:
+        if offered.startswith(SUBPROTOCOL_KEY):
+            return offered.removeprefix(SUBPROTOCOL_KEY).encode()
+    return None

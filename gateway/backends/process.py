@@ -1,0 +1,148 @@
+"""One life of a worker process: started, spoken to, ended."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+
+import psutil
+
+import pipelines
+from pipelines.ipc import FrameError, encode_frame, from_worker_reader
+from pipelines.messages import FromWorker, ToWorker
+
+log = logging.getLogger(__name__)
+
+# Where the child finds this code, whatever its working directory is.
+ROOT = str(Path(pipelines.__file__).parent.parent)
+
+REAP_PAUSE = (0.002, 0.1)  # seconds between two looks at a process that is on its way out: first, longest
+
+
+class WorkerProcess(asyncio.Protocol):
+    """The gateway's end of the socket pair, and the child at the other.
+
+    The child ends by itself once this end is closed. `closed` is done when nothing more will come from it.
+    """
+
+    def __init__(self, on_message: Callable[[FromWorker], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.started = monotonic()
+        self.heard = 0  # reads so far: a sign of life
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self._on_message = on_message
+        self._reader = from_worker_reader()
+        self._transport: asyncio.Transport | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._child = _start(theirs)
+        self._socket = ours
+
+    @classmethod
+    async def start(cls, on_message: Callable[[FromWorker], None]) -> "WorkerProcess":
+        """Raises OSError where the system is out of processes, memory or descriptors."""
+        process = cls(on_message)
+        await asyncio.get_running_loop().create_unix_connection(lambda: process, sock=process._socket)
+        return process
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def resident_bytes(self) -> int | None:
+        try:
+            resident: int = psutil.Process(self._child.pid).memory_info().rss
+        except psutil.Error:
+            return None
+        return resident
+
+    def send(self, message: ToWorker) -> None:
+        """Queue a frame; never waits. Lost where the worker is."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode_frame(message))
+
+    async def writable(self) -> None:
+        """Until the worker has read most of what was sent, or is gone."""
+        await self._room.wait()
+
+    def close(self) -> None:
+        """Close this end: the worker exits at once."""
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            self._socket.close()
+
+    def kill(self) -> None:
+        if self._child.poll() is None:
+            self._child.kill()
+
+    async def reap(self, patience: float) -> int:
+        """Its exit status (negative: the signal), after `patience` seconds by SIGKILL."""
+        pause, longest = REAP_PAUSE
+        deadline = monotonic() + patience
+        while (status := self._child.poll()) is None:
+            if monotonic() >= deadline:
+                self.kill()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, longest)
+        return status
+
+    # --- asyncio.Protocol ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.heard += 1
+        try:
+            messages = self._reader.feed(data)
+        except FrameError as error:
+            log.error("worker %d: %s", self.pid, error)
+            self.kill()
+            self.close()
+            return
+        for message in messages:
+            self._on_message(message)
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self._room.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._room.set()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+
+def _start(theirs: socket.socket) -> "subprocess.Popen[bytes]":
+    """Spawn, never fork: the child has no thread, lock or descriptor of ours but its end of the pair and stderr."""
+    descriptor = theirs.fileno()
+    path = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "pipelines.worker", "--fd", str(descriptor)],
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # what a library prints is log
+        pass_fds=[descriptor],
+        env={**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"},
+    )
+
+
+def describe_exit(status: int) -> str:
+    """An exit status for people."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"ended by signal {-status}"

@@ -1,0 +1,88 @@
+"""One call that is open on a worker."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from time import monotonic
+
+from gateway.backends.mailbox import Mailbox
+from metrics.timeline import Timeline
+from pipelines.messages import Abort, Accepted, Delta, Done, Event, Failed, Feed, ToWorker
+
+Send = Callable[[ToWorker], None]
+
+
+class WorkerSession:
+    """See `gateway.backends.base.Session`."""
+
+    __slots__ = ("_closed", "_mailbox", "_send", "_timeline", "_writable", "ended", "id")
+
+    def __init__(self, id: str, timeline: Timeline, send: Send, writable: Callable[[], Awaitable[None]]) -> None:
+        self.id = id  # on the wire; no other call of the worker's life has it
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._timeline = timeline
+        self._send = send
+        self._writable = writable
+        self._mailbox = Mailbox()
+        self._closed = False
+
+    async def events(self) -> AsyncIterator[Event]:
+        mailbox = self._mailbox
+        while not mailbox.exhausted:
+            event = mailbox.pop()
+            if event is None:
+                await mailbox.wait()
+            else:
+                yield event
+
+    def take(self) -> Sequence[Event]:
+        events: list[Event] = []
+        while (event := self._mailbox.pop()) is not None:
+            events.append(event)
+        return events
+
+    async def send(self, data: bytes) -> None:
+        if not self._closed and not self.ended.done():
+            self._send(Feed(self.id, data))
+            await self._writable()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if not self.ended.done():
+                self._send(Abort(self.id))
+
+    def receive(self, event: Event, received: float) -> None:
+        """For the backend: an event came in at `received`. Stamps the timeline before anything is merged."""
+        timeline = self._timeline
+        if isinstance(event, Delta):
+            if event.tokens:
+                timeline.tokens.append((received, event.index, event.tokens))
+            if self._closed:
+                return  # nobody reads it any more
+        elif isinstance(event, Done):
+            usage, timing = event.usage, event.timing
+            timeline.prompt_tokens = usage.prompt_tokens
+            timeline.completion_tokens = usage.completion_tokens
+            timeline.cached_tokens = usage.cached_tokens
+            timeline.worker_prepare = timing.prepare
+            timeline.worker_queue = timing.queue
+            timeline.worker_prefill = timing.prefill
+            timeline.worker_decode = timing.decode
+            timeline.worker_total = timing.total
+            self._end(received)
+        elif isinstance(event, Failed):
+            self._end(received)
+        elif isinstance(event, Accepted):
+            timeline.accepted = received
+            timeline.prompt_tokens = event.prompt_tokens
+        self._mailbox.put(event)
+
+    def lose(self) -> None:
+        """For the backend: the worker is gone, and this call with it."""
+        message = "the model's worker was lost while it ran this request"
+        self.receive(Failed(self.id, "worker_lost", message), monotonic())
+
+    def _end(self, received: float) -> None:
+        self._timeline.ended = received
+        if not self.ended.done():
+            self.ended.set_result(None)

@@ -1,0 +1,79 @@
+"""What the command line shows."""
+
+from rich.console import Console
+from rich.table import Table
+
+from gateway.backends.base import State
+from gateway.fleet import Fleet
+from gateway.routing import Route
+from gateway.settings import Settings
+
+ENDPOINTS = (
+    ("POST", "/v1/chat/completions", "chat, streamed or not"),
+    ("POST", "/v1/completions", "text completion"),
+    ("GET", "/v1/models", "what is served"),
+    ("GET", "/metrics, /v1/metrics", "Prometheus, JSON percentiles"),
+    ("GET", "/health, /ready", "for probes; open"),
+    ("GET", "/schema", "every operation and its fields"),
+)
+
+STATE_COLOURS = {State.READY: "green", State.FAILED: "red"}
+
+
+class ConsoleAnnouncer:
+    """One line when the port is open, a table and a line of curl when the models are there."""
+
+    def __init__(self, settings: Settings, console: Console | None = None) -> None:
+        self._settings = settings
+        self._console = console or Console()
+
+    def listening(self, url: str) -> None:
+        names = ", ".join(model.name for model in self._settings.models)
+        self._console.print(f"Listening on [bold]{url}[/bold]; loading {names} …", soft_wrap=True)
+
+    def settled(self, fleet: Fleet, url: str) -> None:
+        self._console.print(models_table(fleet))
+        self._console.print(endpoints_table(url))
+        if (line := curl(fleet, url, keyed=bool(self._settings.keys))) is not None:
+            self._console.print("Try it:", style="bold")
+            # Plain and on one line, so that it can be pasted.
+            self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def models_table(fleet: Fleet) -> Table:
+    table = Table(title="Models", title_justify="left", title_style="bold")
+    for column in ("model", "aliases", "kind", "state", "slots", "context", "loaded in", "runs on"):
+        table.add_column(column, overflow="fold")
+    for route in fleet.routes:
+        table.add_row(*_row(route))
+    return table
+
+
+def _row(route: Route) -> list[str]:
+    replica = next((each for each in route.replicas if each.ready), route.replicas[0])
+    ready = replica.ready
+    colour = STATE_COLOURS.get(replica.state, "yellow")
+    state = f"[{colour}]{replica.state}[/{colour}]"
+    head = [route.name, ", ".join(route.aliases) or "–", route.kind]
+    if ready is None:
+        return [*head, state, "–", "–", "–", replica.reason or ""]
+    runs_on = ", ".join(f"{name} {value}" for name, value in ready.details.items())
+    context = str(ready.context_length) if ready.context_length else "–"
+    return [*head, state, str(ready.slots), context, f"{ready.load_seconds:.1f} s", runs_on]
+
+
+def endpoints_table(url: str) -> Table:
+    table = Table(title=f"Endpoints at {url}", title_justify="left", title_style="bold", show_header=False)
+    for method, path, what in ENDPOINTS:
+        table.add_row(method, path, what)
+    return table
+
+
+def curl(fleet: Fleet, url: str, *, keyed: bool) -> str | None:
+    """One line that asks the first text model something."""
+    name = next((route.name for route in fleet.routes if route.kind == "text" and route.ready), None)
+    if name is None:
+        return None
+    key = ' -H "Authorization: Bearer $GATEWAY_API_KEY"' if keyed else ""
+    body = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Say hello."}}], "max_tokens": 32}}'
+    return f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"

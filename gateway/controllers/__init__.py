@@ -1,0 +1,1 @@
+"""One thin controller an endpoint family: decode, ask, answer."""

@@ -1,0 +1,41 @@
+"""`/v1/chat/completions`"""
+
+from typing import Annotated
+
+import msgspec
+from litestar import Controller, post
+from litestar.params import Dependency
+
+from gateway.controllers.intake import HttpRequest, json_body, terms, timeline
+from gateway.dispatch import Dispatcher, Output, Reply
+from gateway.errors import decode_body
+from gateway.exchange import Job
+from gateway.schemas.answer import new_head
+from gateway.schemas.chat import ChatRequest, to_text_request
+from gateway.schemas.chat_answer import ChatAnswer, ChatStream
+
+_decoder = msgspec.json.Decoder(ChatRequest)
+
+
+class ChatController(Controller):
+    """Needs the dependency `dispatcher`, and no second one: Litestar resolves two in tasks of their own."""
+
+    tags = ("text",)
+
+    @post("/v1/chat/completions", status_code=200, summary="Chat, streamed or not")
+    async def create(
+        self, request: HttpRequest, dispatcher: Annotated[Dispatcher, Dependency(skip_validation=True)]
+    ) -> Reply:
+        raw = await json_body(request)
+        body = decode_body(raw, _decoder)
+        route = dispatcher.route(body.model, "text")
+        wanted = terms(request, route.settings)
+        work = to_text_request(body, wanted.tenant)
+        head = new_head("chatcmpl", route.name, route.fingerprint)
+        output: Output
+        if body.stream:
+            output = ChatStream(head, work.n, include_usage=body.include_usage)
+        else:
+            output = ChatAnswer(head, work.n, logprobs=bool(body.logprobs))
+        job = Job(head.id, route, work, work.n, wanted.timeout, raw, wanted.priority)
+        return dispatcher.reply(job, output, timeline(request))

@@ -1,0 +1,42 @@
+"""`/v1/completions`"""
+
+from typing import Annotated
+
+import msgspec
+from litestar import Controller, post
+from litestar.params import Dependency
+
+from gateway.controllers.intake import HttpRequest, json_body, terms, timeline
+from gateway.dispatch import Dispatcher, Output, Reply
+from gateway.errors import decode_body
+from gateway.exchange import Job
+from gateway.schemas.answer import new_head
+from gateway.schemas.completion_answer import CompletionAnswer, CompletionStream
+from gateway.schemas.completions import CompletionRequest, to_text_request
+
+_decoder = msgspec.json.Decoder(CompletionRequest)
+
+
+class CompletionsController(Controller):
+    """Needs the dependency `dispatcher`, and no second one: Litestar resolves two in tasks of their own."""
+
+    tags = ("text",)
+
+    @post("/v1/completions", status_code=200, summary="Text completion, streamed or not")
+    async def create(
+        self, request: HttpRequest, dispatcher: Annotated[Dispatcher, Dependency(skip_validation=True)]
+    ) -> Reply:
+        raw = await json_body(request)
+        body = decode_body(raw, _decoder)
+        route = dispatcher.route(body.model, "text")
+        wanted = terms(request, route.settings)
+        work = to_text_request(body, wanted.tenant)
+        head = new_head("cmpl", route.name, route.fingerprint)
+        choices = len(work.prompts) * work.n
+        output: Output
+        if body.stream:
+            output = CompletionStream(head, choices, include_usage=body.include_usage)
+        else:
+            output = CompletionAnswer(head, choices, logprobs=body.logprobs is not None)
+        job = Job(head.id, route, work, choices, wanted.timeout, raw, wanted.priority)
+        return dispatcher.reply(job, output, timeline(request))

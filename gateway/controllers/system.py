@@ -1,0 +1,88 @@
+"""Health, readiness and the list of models."""
+
+from time import time
+from typing import Annotated
+
+from litestar import Controller, Response, get
+from litestar.params import Dependency
+from msgspec import Struct
+
+from gateway.errors import model_not_found
+from gateway.fleet import Fleet, ModelStatus, Readiness, UnknownModel
+from gateway.routing import Route
+
+_STARTED = int(time())
+
+TheFleet = Annotated[Fleet, Dependency(skip_validation=True)]
+
+
+class Health(Struct, frozen=True):
+    status: str
+
+
+class ModelCard(Struct, frozen=True):
+    """OpenAI's model object, and what is known beside it."""
+
+    id: str
+    created: int
+    kind: str
+    root: str  # the model's own name, where `id` is an alias
+    aliases: list[str]
+    ready: bool
+    max_model_len: int | None = None
+    object: str = "model"
+    owned_by: str = "gateway"
+
+
+class ModelList(Struct, frozen=True):
+    data: list[ModelCard]
+    object: str = "list"
+
+
+class SystemController(Controller):
+    """Needs the dependency `fleet`."""
+
+    tags = ("system",)
+
+    @get("/health", summary="Whether the process answers. Open", security=[{}], sync_to_thread=False)
+    def health(self) -> Health:
+        return Health("ok")
+
+    @get("/ready", summary="503 until every required model was ready once. Open", security=[{}], sync_to_thread=False)
+    def ready(self, fleet: TheFleet) -> Response[Readiness]:
+        body = fleet.readiness()
+        return Response(body, status_code=200 if body.ready else 503)
+
+    @get("/ready/{model:path}", summary="503 while the model takes no requests. Open", security=[{}], sync_to_thread=False)
+    def model_ready(self, fleet: TheFleet, model: str) -> Response[ModelStatus]:
+        name = model.strip("/")
+        try:
+            body = fleet.status(name)
+        except UnknownModel as error:
+            raise model_not_found(name, error.known) from None
+        return Response(body, status_code=200 if body.ready else 503)
+
+    @get("/v1/models", summary="The served models", sync_to_thread=False)
+    def models(self, fleet: TheFleet) -> ModelList:
+        return ModelList([_card(route, route.name) for route in fleet.routes])
+
+    @get("/v1/models/{model:path}", summary="One model, by its name or an alias", sync_to_thread=False)
+    def model(self, fleet: TheFleet, model: str) -> ModelCard:
+        name = model.strip("/")
+        for route in fleet.routes:
+            if name == route.name or name in route.aliases:
+                return _card(route, name)
+        raise model_not_found(name, [route.name for route in fleet.routes])
+
+
+def _card(route: Route, name: str) -> ModelCard:
+    lengths = [replica.ready.context_length for replica in route.replicas if replica.ready]
+    return ModelCard(
+        id=name,
+        created=_STARTED,
+        kind=route.kind,
+        root=route.name,
+        aliases=list(route.aliases),
+        ready=route.ready,
+        max_model_len=next((length for length in lengths if length), None),
+    )

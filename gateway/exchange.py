@@ -1,0 +1,169 @@
+"""One request's life: slot -> open -> events -> close, exactly once, whatever happens. Knows no wire format."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from gateway import errors
+from gateway.admission import Lease, Overloaded, QueueDeadline, Unavailable
+from gateway.backends.base import BackendError, Call, Session
+from gateway.errors import ApiError
+from gateway.routing import Route
+from gateway.spool import SpoolFile
+from metrics.registry import Registry
+from metrics.timeline import Timeline
+from pipelines.messages import Accepted, ChoiceDone, Done, Event, Failed, Priority, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A valid request, ready to be run."""
+
+    id: str
+    route: Route
+    request: Request
+    units: int  # slots that it asks for
+    timeout: float  # seconds from its arrival to its end
+    body: bytes = b""
+    priority: Priority = "interactive"
+    files: Sequence[SpoolFile] = ()  # uploads that end with it
+
+
+class Exchange:
+    """A job between its arrival and its end. Belongs to one task, which `interrupt` cancels from outside.
+
+    Timers cost nothing per event: one handle is armed for the earliest limit, and looks when it fires whether that
+    limit still stands.
+    """
+
+    def __init__(self, job: Job, timeline: Timeline, registry: Registry) -> None:
+        self.job = job
+        self.timeline = timeline
+        self._registry = registry
+        self._deadline = timeline.arrival + job.timeout
+        self._task: asyncio.Task[object] | None = None
+        self._cause: ApiError | None = None
+        self._lease: Lease | None = None
+        self._session: Session | None = None
+        self._events: AsyncIterator[Event] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting_since: float | None = None  # None: it is the client that is waited for
+        self._output = False  # whether the work has said anything but that it was accepted
+        self._closed = False
+
+    @property
+    def silent(self) -> bool:
+        """Whether it is the model that is waited for, and not the client."""
+        return self._waiting_since is not None
+
+    async def open(self) -> None:
+        """Wait for a slot and send the work off. Raises ApiError."""
+        self._task = asyncio.current_task()
+        job, timeline = self.job, self.timeline
+        timeline.queued = monotonic()
+        lease = await self._admitted()
+        self._lease = lease
+        timeline.slot = now = monotonic()
+        call = Call(job.id, job.request, lease.units, job.body, job.priority, self._deadline - now)
+        try:
+            session = lease.replica.open(call, timeline)
+        except BackendError as error:
+            raise errors.backend_error(error) from error
+        self._session = session
+        session.ended.add_done_callback(lambda _: lease.release())
+        self._events = session.events()
+        self._waiting_since = now
+        self._arm(now)
+
+    async def next(self) -> list[Event]:
+        """The next events, all that have come; never empty. The last list ends with `Done` or `Failed`."""
+        assert self._events is not None
+        assert self._session is not None
+        if self._output:
+            self._waiting_since = monotonic()
+        batch = [await anext(self._events), *self._session.take()]
+        for event in batch:
+            match event:
+                case Accepted() | Failed():
+                    continue
+                case ChoiceDone(reason=reason):
+                    self.timeline.outcome = reason
+            self._output = True
+        if self._output:
+            self._waiting_since = None
+        if isinstance(batch[-1], Done | Failed):
+            await anext(self._events, None)  # read to its end, an iterator needs no closing
+        return batch
+
+    def interrupt(self, error: ApiError) -> None:
+        """End the exchange from outside its task: whatever it awaits is cancelled, and `caught` then says why."""
+        if self._task is not None and self._cause is None and not self._closed:
+            self._cause = error
+            self._task.cancel()
+
+    def caught(self) -> ApiError | None:
+        """In the handler of a CancelledError: why, if `interrupt` did it; None if the task itself was cancelled."""
+        if self._cause is not None and self._task is not None:
+            self._task.uncancel()
+        return self._cause
+
+    def failed(self, failure: Failed) -> ApiError:
+        """A failure that the work ended with, as the caller sees it."""
+        if failure.code == "worker_lost":
+            return errors.worker_lost(began=self._output, retry_after=self.job.route.admission.restart_seconds)
+        return errors.backend_error(failure)
+
+    def close(self, outcome: str | None = None) -> None:
+        """Let go of everything and hand the timeline over. Idempotent; slots return when the backend has let go too.
+
+        `outcome` is what ended it, where that was not the model.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._session is not None:
+            self._session.close()
+        elif self._lease is not None:
+            self._lease.release()
+        for file in self.job.files:
+            file.unlink()
+        self.timeline.closed = monotonic()
+        if outcome is not None:
+            self.timeline.outcome = outcome
+        self._registry.request(self.job.route.name, self.job.route.kind, self.timeline)
+
+    async def _admitted(self) -> Lease:
+        job = self.job
+        try:
+            return await job.route.admission.acquire(job.units, job.priority, self._deadline)
+        except Overloaded as refusal:
+            error = errors.overloaded(refusal.retry_after)
+        except QueueDeadline:
+            error = errors.deadline_exceeded("The deadline passed while the request was waiting for a slot.")
+        except Unavailable as refusal:
+            error = errors.model_unavailable(job.route.name, refusal.reason, retry_after=refusal.retry_after)
+        self._registry.rejected(job.route.name, job.route.kind, error.code or "")
+        raise error
+
+    def _arm(self, now: float) -> None:
+        """Set the timer for the earliest of the limits."""
+        due = min(self._deadline, (self._waiting_since or now) + self._patience)
+        # Loops round to milliseconds: a timer that comes a moment early must not spin.
+        self._timer = asyncio.get_running_loop().call_later(max(0.002, due - now), self._tick)
+
+    @property
+    def _patience(self) -> float:
+        settings = self.job.route.settings
+        return settings.gap_timeout_s if self._output else settings.first_event_timeout_s
+
+    def _tick(self) -> None:
+        now = monotonic()
+        if now >= self._deadline:
+            self.interrupt(errors.deadline_exceeded())
+        elif self._waiting_since is not None and now >= self._waiting_since + self._patience:
+            self.interrupt(errors.deadline_exceeded(f"The model said nothing for {self._patience:g} s."))
+        else:
+            self._arm(now)

@@ -1,0 +1,147 @@
+"""All served models by name: their workers are started, watched and drained together."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from gateway.backends.base import State
+from gateway.backends.worker import Supervision, WorkerBackend
+from gateway.routing import Route
+from gateway.settings import ModelSettings, Settings
+from metrics.registry import Registry
+
+FIRST = "text"  # loaded before the other kinds, with all cores to itself: what a chat waits for
+
+
+class UnknownModel(LookupError):
+    """No model has this name or alias. `known`: the names that are served."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"there is no model {name!r}; served: {', '.join(known)}")
+        self.name = name
+        self.known = tuple(known)
+
+
+class ReplicaStatus(Struct, frozen=True):
+    state: State
+    reason: str | None = None
+    restarts: int = 0
+
+
+class ModelStatus(Struct, frozen=True):
+    name: str
+    kind: str
+    required: bool
+    ready: bool  # at least one replica takes requests
+    replicas: list[ReplicaStatus]
+
+
+class Readiness(Struct, frozen=True):
+    """`ready`: every required model has been ready, since then or still. A worker that restarts does not take it back."""
+
+    ready: bool
+    models: list[ModelStatus]
+
+
+class Fleet:
+    """Lives on the event loop's thread alone."""
+
+    def __init__(self, settings: Settings, registry: Registry, supervision: Supervision | None = None) -> None:
+        self._served = [_Served(model, registry, supervision) for model in settings.models]
+        self._by_name = {name: served for served in self._served for name in (served.route.name, *served.route.aliases)}
+        self._starting: asyncio.Task[None] | None = None
+
+    @property
+    def routes(self) -> list[Route]:
+        return [served.route for served in self._served]
+
+    def route(self, name: str) -> Route:
+        """The route of a name or an alias; begins to load a model that waits for its first use. Raises UnknownModel."""
+        served = self._by_name.get(name)
+        if served is None:
+            raise UnknownModel(name, [route.name for route in self.routes])
+        if not served.launched and self._starting is not None:
+            served.launch()
+        return served.route
+
+    async def start(self) -> None:
+        """Begin to load what is preloaded; returns before it is."""
+        self._starting = asyncio.get_running_loop().create_task(self._start(), name="fleet start")
+        await asyncio.sleep(0)  # the first processes are started
+
+    async def drain(self, grace: float) -> None:
+        """Let open calls finish for up to `grace` seconds, then end every worker. Idempotent."""
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            starting.cancel()
+            with suppress(asyncio.CancelledError):
+                await starting
+        async with asyncio.TaskGroup() as stops:
+            for served in self._served:
+                for worker in served.workers:
+                    stops.create_task(worker.stop(grace))
+
+    def readiness(self) -> Readiness:
+        return Readiness(
+            ready=all(served.was_ready for served in self._served if served.settings.required),
+            models=[served.status() for served in self._served],
+        )
+
+    def status(self, name: str) -> ModelStatus:
+        """Of one name or alias. Raises UnknownModel."""
+        served = self._by_name.get(name)
+        if served is None:
+            raise UnknownModel(name, [route.name for route in self.routes])
+        return served.status()
+
+    async def _start(self) -> None:
+        preloaded = [served for served in self._served if served.settings.preload]
+        first = [served for served in preloaded if served.route.kind == FIRST]
+        for served in first:
+            served.launch()
+        for served in first:
+            await served.settled.wait()
+        for served in preloaded:
+            served.launch()
+
+
+class _Served:
+    """One model: its route, and the workers behind it."""
+
+    def __init__(self, settings: ModelSettings, registry: Registry, supervision: Supervision | None) -> None:
+        spec = settings.spec()
+        self.settings = settings
+        self.launched = False
+        self.was_ready = False
+        self.settled = asyncio.Event()  # its first load has ended, well or not
+        self.workers = [
+            WorkerBackend(
+                spec,
+                registry=registry,
+                replica=str(replica),
+                step_timeout_s=settings.step_timeout_s,
+                supervision=supervision,
+            )
+            for replica in range(settings.replicas)
+        ]
+        self.route = Route(settings.name, spec.kind, settings.aliases, settings, self.workers, registry)
+        registry.set_slo(settings.name, msgspec.structs.asdict(settings.slo))
+        for worker in self.workers:
+            worker.subscribe(self._changed)
+
+    def launch(self) -> None:
+        self.launched = True
+        for worker in self.workers:
+            worker.launch()
+
+    def status(self) -> ModelStatus:
+        replicas = [ReplicaStatus(worker.state, worker.reason, worker.restarts) for worker in self.workers]
+        return ModelStatus(self.route.name, self.route.kind, self.settings.required, self.route.ready, replicas)
+
+    def _changed(self) -> None:
+        self.was_ready = self.was_ready or self.route.ready
+        if all(worker.state is not State.LOADING for worker in self.workers):
+            self.settled.set()

@@ -1,0 +1,212 @@
+"""What every request passes before it is routed: id and arrival, CORS, refusals, host and origin, key, body.
+
+Plain ASGI, around Litestar's router: unknown routes, wrong methods and other spellings of a path go through it too.
+"""
+
+import asyncio
+import re
+import uuid
+from collections.abc import Collection
+from time import monotonic
+from urllib.parse import urlsplit
+
+from gateway.asgi import App, Headers, Message, Receive, Scope, Send, header
+from gateway.auth import Authentication, Keyring
+from gateway.errors import ApiError, client_closed, forbidden, payload_too_large, request_timeout
+from gateway.settings import Settings, is_loopback
+
+EXPOSED_HEADERS = b"x-request-id, x-gateway-timing, retry-after, x-should-retry"
+PREFLIGHT_MAX_AGE = b"600"  # seconds
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+
+def wrap(app: App, settings: Settings) -> App:
+    """The router behind everything in this module."""
+    server = settings.server
+    keyring = Keyring(settings.keys, server.metrics_sha256)
+    app = BodyGuard(app, server.max_body_bytes, server.body_timeout_s)
+    app = Authentication(app, keyring)
+    if keyring.empty:
+        app = OriginGuard(app, {server.host, *server.allowed_hosts}, server.cors_origins)
+    app = Refusals(app)
+    if server.cors_origins:
+        app = Cors(app, server.cors_origins)
+    return RequestContext(app)
+
+
+class RequestContext:
+    """Puts `request_id` (the caller's own where it is sane) and `arrival` (monotonic seconds) into the scope's state.
+
+    HEAD is answered as GET without its body.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = header(scope, b"x-request-id")
+        request_id = given if given and _SANE_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}".encode()
+        state = scope["state"]
+        state["arrival"] = monotonic()
+        state["request_id"] = request_id.decode()
+        stamp = (b"x-request-id", request_id)
+        head = scope["type"] == "http" and scope["method"] == "HEAD"
+
+        async def stamped(message: Message) -> None:
+            if message["type"] in _STARTS:
+                message["headers"] = [*message.get("headers", ()), stamp]
+            elif head and message["type"] == "http.response.body":
+                message["body"] = b""
+            await send(message)
+
+        if head:
+            scope = {**scope, "method": "GET"}  # the server's own scope stays HEAD
+        await self._app(scope, receive, stamped)
+
+
+_STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+
+
+class Cors:
+    """Answers preflights, which carry no key, and lets configured origins read responses, refusals included."""
+
+    def __init__(self, app: App, origins: Collection[str]) -> None:
+        self._app = app
+        self._origins = frozenset(origin.rstrip("/").encode() for origin in origins)
+        self._any = b"*" in self._origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origin = header(scope, b"origin") if scope["type"] == "http" else None
+        if origin is None or not (self._any or origin in self._origins):
+            await self._app(scope, receive, send)
+            return
+        allow = [(b"access-control-allow-origin", b"*" if self._any else origin), (b"vary", b"origin")]
+        if scope["type"] == "http" and scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method"):
+            await _send_empty(send, [*allow, *_preflight(scope)])
+            return
+        allow.append((b"access-control-expose-headers", EXPOSED_HEADERS))
+
+        async def allowing(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *allow]
+            await send(message)
+
+        await self._app(scope, receive, allowing)
+
+
+def _preflight(scope: Scope) -> Headers:
+    headers = [
+        (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE, OPTIONS"),
+        (b"access-control-allow-headers", header(scope, b"access-control-request-headers") or b"authorization"),
+        (b"access-control-max-age", PREFLIGHT_MAX_AGE),
+    ]
+    if header(scope, b"access-control-request-private-network") == b"true":
+        headers.append((b"access-control-allow-private-network", b"true"))
+    return headers
+
+
+async def _send_empty(send: Send, headers: Headers) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": headers})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Refusals:
+    """Turns an ApiError raised outside the router into its response; a WebSocket is refused before it is accepted."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except ApiError as error:
+            await _refuse(scope, send, error)
+
+
+async def _refuse(scope: Scope, send: Send, error: ApiError) -> None:
+    body = error.encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *((name.encode(), value.encode()) for name, value in error.headers.items()),
+    ]
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+    elif "websocket.http.response" in (scope.get("extensions") or {}):
+        await send({"type": "websocket.http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
+    else:
+        await send({"type": "websocket.close", "code": 4000 + error.status, "reason": error.code or ""})
+
+
+class OriginGuard:
+    """Where no key is asked for, a web page from elsewhere must not drive the server.
+
+    Host has to be this machine's or a configured name (against DNS rebinding), Origin the server's own or a configured
+    one.
+    """
+
+    def __init__(self, app: App, hosts: Collection[str], origins: Collection[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._origins = frozenset(origin.rstrip("/") for origin in origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = (header(scope, b"host") or b"").decode("latin-1").lower()
+        name = urlsplit(f"//{host}").hostname if host else None
+        if name is None or not (is_loopback(name) or name in self._hosts):
+            raise forbidden("This host name is not answered; add it to server.allowed_hosts.", "host_not_allowed")
+        origin = header(scope, b"origin")
+        if origin is not None and not self._allows(origin.decode("latin-1"), host):
+            raise forbidden("This origin is not answered; add it to server.cors_origins.", "origin_not_allowed")
+        await self._app(scope, receive, send)
+
+    def _allows(self, origin: str, host: str) -> bool:
+        if origin in self._origins or "*" in self._origins:
+            return True
+        return urlsplit(origin).netloc.lower() == host
+
+
+class BodyGuard:
+    """Bounds a request's body in bytes and in time, and tells a client that left during it (499) from a bug."""
+
+    def __init__(self, app: App, max_bytes: int, timeout_s: float) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        length = header(scope, b"content-length")
+        if length is not None and length.isdigit() and int(length) > self._max_bytes:
+            raise payload_too_large(self._max_bytes)
+        await self._app(scope, self._bounded(receive), send)
+
+    def _bounded(self, receive: Receive) -> Receive:
+        received = 0
+        complete = False
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+
+        async def bounded() -> Message:
+            nonlocal received, complete
+            if complete:  # only a disconnect can follow: no deadline for that
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise request_timeout(self._timeout_s) from None
+            if message["type"] == "http.disconnect":
+                raise client_closed()
+            if message["type"] == "http.request":
+                received += len(message["body"])
+                complete = not message.get("more_body", False)
+                if received > self._max_bytes:
+                    raise payload_too_large(self._max_bytes)
+            return message
+
+        return bounded

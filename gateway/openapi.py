@@ -1,0 +1,90 @@
+"""The schema at `/schema/openapi.json`, and a page about it that loads nothing from elsewhere."""
+
+from html import escape
+
+from litestar import Request
+from litestar.datastructures import State
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
+from litestar.openapi.spec import Components, License, SecurityScheme
+
+from gateway import __version__
+
+_STYLE = """
+body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;color:#1b1f24;background:#fff}
+h2{margin-top:2rem;text-transform:capitalize} code{font-size:.95em} li{margin:.3rem 0}
+.method{display:inline-block;min-width:3.5rem;font-weight:600;color:#0550ae} .field{color:#57606a}
+@media (prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}.method{color:#79c0ff}.field{color:#9198a1}}
+"""
+
+
+class PagePlugin(OpenAPIRenderPlugin):
+    """Every operation with its fields, as one plain page."""
+
+    def __init__(self) -> None:
+        super().__init__(path="/")
+
+    def render(self, request: Request[object, object, State], openapi_schema: dict[str, object]) -> bytes:
+        return render_page(openapi_schema).encode()
+
+
+def openapi_config() -> OpenAPIConfig:
+    return OpenAPIConfig(
+        title="Multimodal gateway",
+        version=__version__,
+        description="OpenAI-compatible inference over local models.",
+        license=License(name="Apache-2.0", identifier="Apache-2.0"),
+        path="/schema",
+        components=Components(security_schemes={"key": SecurityScheme(type="http", scheme="bearer")}),
+        security=[{"key": []}],
+        use_handler_docstrings=True,
+        render_plugins=[PagePlugin(), JsonRenderPlugin()],
+    )
+
+
+def render_page(schema: dict[str, object]) -> str:
+    info = _table(schema.get("info"))
+    title = escape(f"{info.get('title')} {info.get('version')}")
+    groups: dict[str, list[str]] = {}
+    for path, item in _table(schema.get("paths")).items():
+        for method, value in _table(item).items():
+            operation = _table(value)
+            tags = operation.get("tags")
+            tag = str(tags[0]) if isinstance(tags, list) and tags else "other"
+            groups.setdefault(tag, []).append(_operation(schema, method, path, operation))
+    sections = "".join(f"<h2>{escape(tag)}</h2><ul>{''.join(groups[tag])}</ul>" for tag in sorted(groups))
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{title}</title><style>{_STYLE}</style><h1>{title}</h1><p>{escape(str(info.get('description', '')))} "
+        f'Schema: <a href="schema/openapi.json">openapi.json</a></p>{sections}</html>'
+    )
+
+
+def _operation(schema: dict[str, object], method: str, path: str, operation: dict[str, object]) -> str:
+    summary = escape(str(operation.get("summary", "")))
+    fields = ", ".join(f"<code>{escape(name)}</code>" for name in _body_fields(schema, operation))
+    line = f'<span class="method">{escape(method.upper())}</span> <code>{escape(path)}</code> {summary}'
+    return f"<li>{line}<br><span class=field>{fields}</span></li>" if fields else f"<li>{line}</li>"
+
+
+def _body_fields(schema: dict[str, object], operation: dict[str, object]) -> list[str]:
+    """The names of the request body's top-level fields."""
+    content = _table(_table(operation.get("requestBody")).get("content"))
+    names: dict[str, None] = {}
+    for media in content.values():
+        body = _table(_table(media).get("schema"))
+        if isinstance(reference := body.get("$ref"), str):
+            body = _resolve(schema, reference)
+        names.update(dict.fromkeys(_table(body.get("properties"))))
+    return list(names)
+
+
+def _resolve(schema: dict[str, object], reference: str) -> dict[str, object]:
+    node = schema
+    for step in reference.removeprefix("#/").split("/"):
+        node = _table(node.get(step))
+    return node
+
+
+def _table(node: object) -> dict[str, object]:
+    return node if isinstance(node, dict) else {}

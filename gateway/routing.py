@@ -1,0 +1,54 @@
+"""A served model's name, and the replicas behind it."""
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.admission import Admission, Slots
+from gateway.backends.base import Backend, State
+from gateway.settings import ModelSettings
+from metrics.registry import Registry
+
+
+class Route:
+    """One model as callers name it: its settings, its replicas, and who may start on them."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        aliases: Sequence[str],
+        settings: ModelSettings,
+        replicas: Sequence[Backend],
+        registry: Registry,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.aliases = tuple(aliases)
+        self.settings = settings
+        self.replicas = tuple(replicas)
+        self.fingerprint = _fingerprint(settings)
+        self._slots = tuple(Slots(replica, settings.max_inflight) for replica in self.replicas)
+        self.admission = Admission(
+            self._slots,
+            self.pick,
+            max_queue=settings.max_queue,
+            report=lambda slots, used, waiting: registry.admission(name, kind, slots, used, waiting),
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether at least one replica takes requests."""
+        return any(replica.state is State.READY for replica in self.replicas)
+
+    def pick(self, units: int) -> Slots | None:
+        """The replica to start a request of `units` on now: of those that have room, the one with most."""
+        fitting = [slots for slots in self._slots if slots.fits(units)]
+        return max(fitting, key=lambda slots: slots.free, default=None)
+
+
+def _fingerprint(settings: ModelSettings) -> str:
+    """OpenAI's `system_fingerprint`: equal where the same seed may be expected to give the same answer."""
+    spec = msgspec.json.encode(settings.spec())
+    return f"fp_{hashlib.sha256(spec).hexdigest()[:10]}"

@@ -1,0 +1,1 @@
+"""Wire Structs: what callers send and get, one module an endpoint family."""

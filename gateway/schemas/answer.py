@@ -1,0 +1,61 @@
+"""What the answers of the text endpoints have in common."""
+
+import secrets
+import time
+
+from msgspec import Struct
+
+from metrics.timeline import Phases
+from pipelines import messages
+
+
+class Head(Struct, frozen=True):
+    """What every chunk of an answer repeats."""
+
+    id: str
+    created: int  # seconds since 1970
+    model: str
+    system_fingerprint: str
+
+
+def new_head(prefix: str, model: str, fingerprint: str) -> Head:
+    """`prefix` says which endpoint: chatcmpl, cmpl."""
+    return Head(f"{prefix}-{secrets.token_hex(12)}", int(time.time()), model, fingerprint)
+
+
+class PromptTokensDetails(Struct, frozen=True):
+    cached_tokens: int
+
+
+class Usage(Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+def usage(of: messages.Usage) -> Usage:
+    total = of.prompt_tokens + of.completion_tokens
+    return Usage(of.prompt_tokens, of.completion_tokens, total, PromptTokensDetails(of.cached_tokens))
+
+
+class Timing(Struct, frozen=True):
+    """Milliseconds; the header `x-gateway-timing` of answers that are not streamed."""
+
+    queue: float
+    prepare: float
+    compute: float
+    total: float
+
+
+def timing(spent: Phases) -> Timing:
+    seconds = (spent.queue, spent.prepare, spent.compute, spent.total)
+    return Timing(*(round(each * 1e3, 3) for each in seconds))
+
+
+# JSON has no infinity: a token that can't be chosen is shown as this unlikely.
+LOWEST_LOGPROB = -9999.0
+
+
+def finite(logprob: float) -> float:
+    return max(logprob, LOWEST_LOGPROB)

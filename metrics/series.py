@@ -1,0 +1,125 @@
+"""The numbers of one model: counters, gauges and distributions, by metric and label value.
+
+Kept as plain values and turned into Prometheus families when somebody asks, so that all gaps of a request are added in
+one go.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+from metrics.definitions import METRICS
+from metrics.metric import MAX_LABEL_VALUES, OTHER, Kind, Metric
+from metrics.percentiles import Percentiles
+from metrics.slo import Goodput, Objectives
+
+Key = tuple[Metric, str]  # (metric, value of its label, or "")
+
+
+class Distribution:
+    """One histogram: cumulative since start, as Prometheus wants it, and its percentiles."""
+
+    def __init__(self, bounds: tuple[float, ...], clock: Callable[[], float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.percentiles = Percentiles(clock)
+
+    def observe(self, values: Sequence[float]) -> None:
+        if len(values) == 1:
+            self._counts[bisect_left(self._bounds, values[0])] += 1
+        else:
+            self._sort_in(sorted(values))
+        self.percentiles.add(values)
+
+    def _sort_in(self, ordered: list[float]) -> None:
+        below = 0
+        for index, bound in enumerate(self._bounds):
+            upto = bisect_right(ordered, bound)
+            self._counts[index] += upto - below
+            below = upto
+        self._counts[-1] += len(ordered) - below
+
+    @property
+    def total(self) -> float:
+        return self.percentiles.start.total
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """(upper bound, values at or below it), +Inf last."""
+        seen = 0
+        found: list[tuple[str, float]] = []
+        for bound, count in zip([*map(repr, self._bounds), "+Inf"], self._counts, strict=True):
+            seen += count
+            found.append((bound, float(seen)))
+        return found
+
+
+class ModelSeries:
+    """All series of one model. `sources` hold gauges: a worker's life each, and the gateway's own under ""."""
+
+    def __init__(self, model: str, pipeline: str, clock: Callable[[], float]) -> None:
+        self.model = model
+        self.pipeline = pipeline
+        self.objectives = Objectives()
+        self.goodput = Goodput(clock)
+        self.workers: dict[str, str] = {}  # replica -> state
+        self.counters: dict[Key, float] = {}
+        self.distributions: dict[Key, Distribution] = {}
+        self._clock = clock
+        self._sources: dict[str, dict[Key, float]] = {}
+        self._lives: dict[str, dict[Key, float]] = {}  # worker id -> its cumulative counters as last reported
+        self._labels: dict[Metric, set[str]] = {}
+        for metric in METRICS:
+            if metric.applies(pipeline):
+                for value in metric.values or (() if metric.label else ("",)):
+                    self._create(self._key(metric, value))
+
+    def _create(self, key: Key) -> None:
+        """Series of known labels are there from the start, at zero, so that rates have a first point."""
+        if key[0].kind is Kind.COUNTER:
+            self.counters[key] = 0.0
+        elif key[0].kind is Kind.HISTOGRAM:
+            self.distributions[key] = Distribution(key[0].buckets, self._clock)
+
+    def _key(self, metric: Metric, value: str) -> Key:
+        if metric.label:
+            known = self._labels.setdefault(metric, set())
+            if value not in known:
+                value = value if len(known) < MAX_LABEL_VALUES else OTHER
+                known.add(value)
+        return metric, value
+
+    def count(self, metric: Metric, amount: float = 1, label: str = "") -> None:
+        key = self._key(metric, label)
+        self.counters[key] = self.counters.get(key, 0.0) + amount
+
+    def observe(self, metric: Metric, values: Sequence[float], label: str = "") -> None:
+        key = self._key(metric, label)
+        if key not in self.distributions:
+            self._create(key)
+        self.distributions[key].observe(values)
+
+    def set(self, metric: Metric, value: float, label: str = "", source: str = "") -> None:
+        self._sources.setdefault(source, {})[self._key(metric, label)] = value
+
+    def advance(self, worker_id: str, metric: Metric, value: float, label: str = "") -> None:
+        """Count what a worker's own counter has gained: it starts at zero with each life, ours never falls."""
+        key = self._key(metric, label)
+        life = self._lives.setdefault(worker_id, {})
+        self.count(metric, max(0.0, value - life.get(key, 0.0)), label)
+        life[key] = value
+
+    def forget(self, worker_id: str) -> None:
+        """A worker is gone: its gauges go with it, what it counted stays."""
+        self._sources.pop(worker_id, None)
+        self._lives.pop(worker_id, None)
+
+    def forget_workers(self) -> None:
+        for worker_id in {*self._sources, *self._lives} - {""}:
+            self.forget(worker_id)
+
+    def gauges(self) -> Iterator[tuple[Key, float]]:
+        """Each gauge summed over its sources; 0 where no source has it, the states of replicas counted."""
+        for metric in METRICS:
+            if metric.kind is Kind.GAUGE and metric.applies(self.pipeline):
+                for value in metric.values or ("",):
+                    key = (metric, value)
+                    yield key, sum(source.get(key, 0.0) for source in self._sources.values())

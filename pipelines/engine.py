@@ -1,0 +1,194 @@
+"""The engine thread: it alone touches the model. Take the inbox, run a step, send what the step said."""
+
+import logging
+from collections.abc import Iterable
+from math import inf
+from time import monotonic
+from typing import Generic
+
+from pipelines.base import Pipeline, StepFailed, StepResult, W
+from pipelines.faults import device_is_lost
+from pipelines.inbox import Command, Inbox, OpenRequest, OpenRequests, Prepared, Refused
+from pipelines.ipc import WorkerChannel
+from pipelines.messages import Abort, Accepted, Done, Drain, ErrorCode, Event, Failed, FromWorker, Step
+from pipelines.reader import StepClock
+
+log = logging.getLogger(__name__)
+
+STATS_EVERY = 1.0  # seconds, while something changes
+
+
+class Engine(Generic[W]):
+    """Sends every terminal event of a worker, and so is what makes them come exactly once.
+
+    Events and work of requests that are no longer open are dropped here, whichever thread they come from.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline[W],
+        inbox: Inbox[W],
+        requests: OpenRequests,
+        channel: WorkerChannel,
+        clock: StepClock,
+    ) -> None:
+        self._pipeline = pipeline
+        self._inbox = inbox
+        self._requests = requests
+        self._channel = channel
+        self._clock = clock
+        self._draining = False
+        self._next_deadline = inf  # no admitted request's deadline is earlier; it may be of one that has ended
+        self._changed = False  # since the last Stats
+        self._stats_due = 0.0
+
+    def run(self) -> None:
+        """Until a Drain has been followed by the end of the last request.
+
+        Raises what a step raises other than StepFailed, and a StepFailed that cost the device: the model's state is
+        unknown then, and the process has to end.
+        """
+        while not (self._draining and not self._requests):
+            self._send(self._take_inbox())
+            self._send(self._step())
+            self._report()
+
+    # --- the inbox ----------------------------------------------------------------------------------------------------
+
+    def _take_inbox(self) -> list[FromWorker]:
+        commands = self._wait()
+        events: list[Event] = []
+        for command in commands:
+            match command:
+                case Prepared():
+                    self._admit(command, events)
+                case Refused(request=request, code=code, message=message, param=param):
+                    self._fail(request, code, message, events, param)
+                case Abort(id=id):
+                    self._abort(id, events)
+                case Drain():
+                    self._draining = True
+        if self._next_deadline <= monotonic():
+            self._expire(events)
+        self._changed = self._changed or bool(commands)
+        return [Step(events)] if events else []
+
+    def _wait(self) -> list[Command[W]]:
+        if self._pipeline.busy:
+            commands = self._inbox.take(0)
+        else:
+            self._clock.started = None
+            if not self._requests:
+                self._next_deadline = inf
+            wake = min(self._next_deadline, self._stats_due if self._changed else inf)
+            commands = self._inbox.take(None if wake == inf else max(wake - monotonic(), 0.0))
+        self._clock.started = monotonic()
+        return commands
+
+    def _admit(self, prepared: Prepared[W], events: list[Event]) -> None:
+        request, ticket = prepared.request, prepared.request.ticket
+        if self._requests.get(ticket.id) is not request:
+            return
+        now = monotonic()
+        if ticket.deadline is not None:
+            if now >= ticket.deadline:
+                self._fail(request, "deadline_exceeded", "the deadline passed before the request was started", events)
+                return
+            self._next_deadline = min(self._next_deadline, ticket.deadline)
+        try:
+            self._pipeline.admit(prepared.works)
+        except Exception:
+            log.exception("request %s could not be admitted", ticket.id)
+            self._pipeline.abort(ticket.id)
+            self._fail(request, "internal_error", "the request could not be admitted", events)
+            return
+        if prepared.opening:
+            prompt_tokens = sum(work.prompt_tokens for work in prepared.works)
+            events.append(Accepted(ticket.id, prompt_tokens, now - ticket.received))
+
+    def _abort(self, id: str, events: list[Event]) -> None:
+        request = self._requests.get(id)
+        if request is not None:
+            self._pipeline.abort(id)
+            self._fail(request, "cancelled", "the request was cancelled", events)
+
+    def _expire(self, events: list[Event]) -> None:
+        now = monotonic()
+        self._next_deadline = inf
+        for request in list(self._requests.values()):
+            deadline = request.ticket.deadline
+            if deadline is None:
+                continue
+            if deadline <= now:
+                self._pipeline.abort(request.ticket.id)
+                self._fail(request, "deadline_exceeded", "the deadline passed before the request was finished", events)
+            else:
+                self._next_deadline = min(self._next_deadline, deadline)
+
+    def _fail(
+        self, request: OpenRequest, code: ErrorCode, message: str, events: list[Event], param: str | None = None
+    ) -> None:
+        if self._requests.get(request.ticket.id) is request:
+            self._close(request)
+            events.append(Failed(request.ticket.id, code, message, param))
+
+    def _close(self, request: OpenRequest) -> None:
+        request.closed = True
+        del self._requests[request.ticket.id]
+
+    # --- the step -----------------------------------------------------------------------------------------------------
+
+    def _step(self) -> list[FromWorker]:
+        if not self._pipeline.busy:
+            return []
+        self._changed = True
+        try:
+            return self._said([self._pipeline.step()])
+        except StepFailed as failure:
+            if device_is_lost(failure):
+                raise
+            log.exception("a step of %d requests failed; each is tried alone", len(failure.request_ids))
+            suspects = failure.request_ids
+        return self._said(self._step_alone(id) for id in suspects)
+
+    def _step_alone(self, id: str) -> StepResult:
+        """Run one request of a failed step by itself: the others' faults are not its own."""
+        if id not in self._requests:
+            return StepResult()
+        self._clock.started = monotonic()
+        try:
+            return self._pipeline.step(only=id)
+        except StepFailed as failure:
+            if device_is_lost(failure):
+                raise
+            log.exception("request %s breaks its step", id)
+            self._pipeline.abort(id)
+            return StepResult([Failed(id, "internal_error", "the model could not run this request")])
+
+    def _said(self, results: Iterable[StepResult]) -> list[FromWorker]:
+        """Step frames of the events whose requests are open; a terminal event closes its request."""
+        frames: list[FromWorker] = []
+        for result in results:
+            events: list[Event] = []
+            for event in result.events:
+                request = self._requests.get(event.id)
+                if request is None:
+                    continue
+                if isinstance(event, Done | Failed):
+                    self._close(request)
+                events.append(event)
+            if events or result.report is not None:
+                frames.append(Step(events, result.report))
+        return frames
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def _send(self, frames: list[FromWorker]) -> None:
+        if frames:
+            self._channel.send(*frames)
+
+    def _report(self) -> None:
+        if self._changed and monotonic() >= self._stats_due:
+            self._channel.send(self._pipeline.stats())
+            self._changed = False
+            self._stats_due = monotonic() + STATS_EVERY

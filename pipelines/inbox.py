@@ -1,0 +1,93 @@
+"""Open requests of a worker, and the queue by which its other threads reach the engine thread."""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Generic
+
+from pipelines.base import Ticket, W
+from pipelines.messages import Abort, Drain, ErrorCode, Request
+
+
+@dataclass(slots=True, eq=False)
+class OpenRequest:
+    """A request from Open to its terminal event, with its input in the order in which it came.
+
+    `items` is worked off by one pool thread at a time (`scheduled`), so the chunks of a stream stay in order behind the
+    prepare of the request itself.
+    """
+
+    ticket: Ticket
+    closed: bool = False  # only ever set: whatever is still queued for it is dropped
+    _items: deque[Request | bytes] = field(default_factory=deque)
+    _scheduled: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def push(self, item: Request | bytes) -> bool:
+        """Whether the caller has to hand this request to the pool: it is not there yet."""
+        with self._lock:
+            self._items.append(item)
+            if self._scheduled:
+                return False
+            self._scheduled = True
+            return True
+
+    def first(self) -> Request | bytes:
+        """The item to work on; it stays at the head until `advance`."""
+        return self._items[0]
+
+    def advance(self) -> bool:
+        """Drop the item just worked on. Whether there is another one: then the caller hands it to the pool again."""
+        with self._lock:
+            self._items.popleft()
+            self._scheduled = bool(self._items)
+            return self._scheduled
+
+
+# Requests by id. The reader inserts, the engine thread alone removes, with the terminal event that it sends: this is
+# what makes that event the only one. Single dict operations are atomic, so there is no lock.
+OpenRequests = dict[str, OpenRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Generic[W]):
+    """Work of a request, ready for `admit`. `opening`: it comes from the request itself, not from a later chunk."""
+
+    request: OpenRequest
+    works: Sequence[W]
+    opening: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request, or a chunk of its stream, that can't be served."""
+
+    request: OpenRequest
+    code: ErrorCode
+    message: str
+    param: str | None = None
+
+
+Command = Prepared[W] | Refused | Abort | Drain
+
+
+class Inbox(Generic[W]):
+    """Many writers, one reader: the engine thread."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Command[W]] = SimpleQueue()
+        self.put = self._queue.put
+
+    def take(self, timeout: float | None) -> list[Command[W]]:
+        """All that is there; if nothing is, wait `timeout` seconds (0: not at all, None: for ever) for a first one."""
+        queue = self._queue
+        commands: list[Command[W]] = []
+        try:
+            if timeout != 0 and queue.empty():
+                commands.append(queue.get(timeout=timeout))
+            while True:
+                commands.append(queue.get_nowait())
+        except Empty:
+            return commands

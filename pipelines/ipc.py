@@ -1,0 +1,118 @@
+"""Frames on a stream socket: a 4-byte little-endian length, then one MessagePack message of that many bytes."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+from pipelines.messages import FromWorker, ToWorker
+
+HEADER = 4
+MAX_FRAME = 256 * 1024 * 1024  # bytes; uploads travel as paths, so more than this is a broken peer
+RECEIVE = 256 * 1024  # bytes asked for in one read
+
+M = TypeVar("M")
+
+_encode_into = msgspec.msgpack.Encoder().encode_into
+
+
+class FrameError(Exception):
+    """The peer does not speak this protocol."""
+
+
+def encode_frame(message: ToWorker | FromWorker) -> bytearray:
+    """One frame, header included. Raises FrameError past MAX_FRAME."""
+    frame = bytearray(HEADER)
+    _encode_into(message, frame, HEADER)
+    length = len(frame) - HEADER
+    if length > MAX_FRAME:
+        raise FrameError(f"a frame of {length} bytes is over the limit of {MAX_FRAME}")
+    frame[:HEADER] = length.to_bytes(HEADER, "little")
+    return frame
+
+
+class FrameReader(Generic[M]):
+    """Cuts a byte stream into messages, wherever the reads happened to end."""
+
+    def __init__(self, decoder: "msgspec.msgpack.Decoder[M]") -> None:
+        self._decode = decoder.decode
+        self._buffer = bytearray()
+        self._needed = HEADER  # bytes the buffer must hold before there is a whole frame (or header) to look at
+
+    def feed(self, data: bytes) -> list[M]:
+        """The messages that `data` completes. Raises FrameError on an oversized or undecodable frame."""
+        buffer = self._buffer
+        buffer += data
+        if len(buffer) < self._needed:
+            return []
+        messages: list[M] = []
+        start, end = 0, len(buffer)
+        with memoryview(buffer) as view:
+            while True:
+                body = start + HEADER
+                if end < body:
+                    self._needed = HEADER
+                    break
+                length = int.from_bytes(view[start:body], "little")
+                if length > MAX_FRAME:
+                    raise FrameError(f"a frame of {length} bytes is over the limit of {MAX_FRAME}")
+                if end < body + length:
+                    self._needed = HEADER + length
+                    break
+                try:
+                    messages.append(self._decode(view[body : body + length]))
+                except msgspec.DecodeError as error:
+                    raise FrameError(f"undecodable frame: {error}") from error
+                start = body + length
+        del buffer[:start]
+        return messages
+
+
+def to_worker_reader() -> FrameReader[ToWorker]:
+    return FrameReader(msgspec.msgpack.Decoder(ToWorker))
+
+
+def from_worker_reader() -> FrameReader[FromWorker]:
+    return FrameReader(msgspec.msgpack.Decoder(FromWorker))
+
+
+class WorkerChannel:
+    """The worker's blocking end of the socket pair. One thread receives; any thread sends."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(True)
+        self._socket = sock
+        self._reader = to_worker_reader()
+        self._sending = threading.Lock()
+
+    def receive(self) -> Iterator[ToWorker]:
+        """Messages until the gateway's end is closed. Raises FrameError, OSError."""
+        while data := self._socket.recv(RECEIVE):
+            yield from self._reader.feed(data)
+
+    def send(self, *messages: FromWorker) -> None:
+        """All of them in one write; waits while the socket is full. Raises OSError once the gateway is gone."""
+        frames = encode_frame(messages[0])
+        for message in messages[1:]:
+            frames += encode_frame(message)
+        with self._sending:
+            self._socket.sendall(frames)
+
+    def send_unless_blocked(self, message: FromWorker) -> None:
+        """Send, or drop the message where that would wait for another writer or for a full socket.
+
+        So the thread that reads never stops reading because the gateway does.
+        """
+        frame = encode_frame(message)
+        if not self._sending.acquire(blocking=False):
+            return
+        try:
+            sent = self._socket.send(frame, socket.MSG_DONTWAIT)
+            if sent < len(frame):  # a frame once begun has to be finished
+                self._socket.sendall(frame[sent:])
+        except BlockingIOError:
+            pass
+        finally:
+            self._sending.release()

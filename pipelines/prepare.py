@@ -1,0 +1,54 @@
+"""The threads that turn requests into work beside the engine: templates, tokens, decoded media."""
+
+import logging
+import threading
+from queue import SimpleQueue
+from time import monotonic
+from typing import Generic
+
+from pipelines.base import InvalidRequest, Pipeline, W
+from pipelines.inbox import Inbox, OpenRequest, Prepared, Refused
+
+log = logging.getLogger(__name__)
+
+
+class PreparePool(Generic[W]):
+    """`size` daemon threads over one queue. A thread takes one item of one request at a time, so that a long stream
+    does not keep it from the others."""
+
+    def __init__(self, inbox: Inbox[W]) -> None:
+        self._inbox = inbox
+        self._queue: SimpleQueue[OpenRequest] = SimpleQueue()
+        self.put = self._queue.put
+
+    def start(self, pipeline: Pipeline[W], size: int) -> None:
+        """Requests put before this wait for it."""
+        for number in range(size):
+            threading.Thread(target=self._run, args=(pipeline,), name=f"prepare-{number}", daemon=True).start()
+
+    def _run(self, pipeline: Pipeline[W]) -> None:
+        while True:
+            request = self._queue.get()
+            if not request.closed:
+                outcome = _prepare(pipeline, request)
+                if isinstance(outcome, Refused):
+                    request.closed = True  # chunks queued behind it have nothing to join
+                self._inbox.put(outcome)
+            if request.advance():
+                self._queue.put(request)
+
+
+def _prepare(pipeline: Pipeline[W], request: OpenRequest) -> Prepared[W] | Refused:
+    ticket = request.ticket
+    if ticket.deadline is not None and monotonic() >= ticket.deadline:
+        return Refused(request, "deadline_exceeded", "the deadline passed before the request was prepared")
+    item = request.first()
+    try:
+        if isinstance(item, bytes):
+            return Prepared(request, pipeline.feed(ticket, item), opening=False)
+        return Prepared(request, pipeline.prepare(ticket, item), opening=True)
+    except InvalidRequest as refusal:
+        return Refused(request, refusal.code, refusal.message, refusal.param)
+    except Exception:  # whatever a tokenizer or a decoder raises is this request's failure alone
+        log.exception("request %s could not be prepared", ticket.id)
+        return Refused(request, "internal_error", "the request could not be prepared")

@@ -1,0 +1,61 @@
+"""How much KV cache a model gets."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from pipelines.base import ModelError
+from pipelines.messages import TextOptions
+
+CONTEXT_SHARE = 4  # by default, the cache holds a quarter of the context of each sequence in a full batch,
+MEMORY_SHARE = 4  # in at most a quarter of the memory that loading the weights has left
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    num_blocks: int
+    max_model_len: int  # tokens: a sequence of so many fits the cache
+
+
+def size_cache(
+    options: TextOptions, *, context: int, block_size: int, bytes_per_block: int, available: int
+) -> CacheSize:
+    """Blocks of the KV cache, and the longest sequence. What the options say holds; what they leave open gives way.
+
+    `context`: positions that the model was trained on. `available`: bytes. Raises ModelError where the options can't
+    hold together.
+    """
+    length = options.max_model_len
+    if length is not None and not 1 <= length <= context:
+        raise ModelError(f"text.max_model_len is {length}, the model's context is {context} tokens")
+    if options.kv_cache_tokens is not None:
+        num_blocks = options.kv_cache_tokens // block_size
+        least = block_size if length is None else length
+        if num_blocks * block_size < least:
+            raise ModelError(f"text.kv_cache_tokens is {options.kv_cache_tokens}: one sequence alone may need {least}")
+    else:
+        longest = length or context
+        wanted = max(longest, options.max_num_seqs * longest // CONTEXT_SHARE)
+        num_blocks = min(-(-wanted // block_size), available // MEMORY_SHARE // bytes_per_block)
+        if num_blocks * block_size < (length or block_size):
+            raise ModelError(
+                f"{available >> 20} MiB of memory are left: too little for a KV cache that holds {longest} tokens; "
+                "set text.max_model_len or text.kv_cache_tokens"
+            )
+    return CacheSize(num_blocks, min(length or context, num_blocks * block_size))
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory that can still be had on a device; on the host, within the limits of this process's control group."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free
+    available: int = psutil.virtual_memory().available
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):  # no such limit, or none that can be read
+        return available
+    return min(available, max(limit - used, 0))

@@ -1,0 +1,196 @@
+"""The text pipeline: schedule, run, postprocess."""
+
+from collections.abc import Sequence as Rows
+from time import monotonic
+
+import torch
+from models.source import resolve
+
+from models.decoder import Decoder
+from models.errors import ModelLoadError
+from models.loading import LoadedModel, load_decoder
+from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
+from pipelines.messages import Event, Failed, ModelSpec, Ready, Request, Stats, StepReport, TextOptions, TextRequest
+from pipelines.text.block_manager import BlockManager
+from pipelines.text.chat_template import ChatTemplate
+from pipelines.text.memory import CacheSize, available_bytes, size_cache
+from pipelines.text.postprocess import Postprocessor
+from pipelines.text.preparation import Preparer
+from pipelines.text.results import Result, read_logits
+from pipelines.text.runner import Runner
+from pipelines.text.scheduler import Plan, Scheduler
+from pipelines.text.sequence import Sequence, State
+from pipelines.text.vocabulary import Vocabulary
+
+
+class TextPipeline:
+    """Continuous batching of sequences; implements `pipelines.base.Pipeline`."""
+
+    def __init__(self, model: LoadedModel, options: TextOptions) -> None:
+        """Raises ModelError where the options do not fit the model or the machine."""
+        decoder, tokenizer = model.decoder, model.tokenizer
+        size = _cache_size(decoder, options)
+        self._decoder = decoder
+        self._options = options
+        self._runner = Runner(decoder, size.num_blocks)
+        self._blocks = BlockManager(size.num_blocks, self._runner.block_size)
+        self._scheduler = _scheduler(self._blocks, decoder.tile, options, size)
+        vocabulary = Vocabulary(tokenizer, decoder.config.vocab_size)
+        template = tokenizer.chat_template
+        self._preparer = Preparer(
+            tokenizer,
+            vocabulary,
+            model.generation,
+            None if template is None else ChatTemplate(template, tokenizer.special_tokens),
+            max_model_len=size.max_model_len,
+            block_size=self._runner.block_size,
+            prefix_cache=options.prefix_cache,
+        )
+        self._postprocessor = Postprocessor(vocabulary)
+        self._max_model_len = size.max_model_len
+        self._unchecked = False  # whether sequences have run since the blocks were last verified
+        self._runner.warm_up()
+
+    @classmethod
+    def load(cls, spec: ModelSpec) -> "tuple[TextPipeline, Ready]":
+        try:
+            model = load_decoder(
+                resolve(spec.source),
+                device=spec.device,
+                dtype=spec.dtype,
+                quantization=spec.quantization,
+                dense_prefill=spec.text.dense_prefill,
+                threads=spec.threads,
+            )
+            pipeline = cls(model, spec.text)
+        except ModelLoadError as error:
+            raise ModelError(str(error)) from error
+        return pipeline, pipeline.ready()
+
+    def ready(self) -> Ready:
+        batch = self._options.max_num_seqs
+        return Ready(
+            slots=batch + max(2, batch // 4),  # prepared sequences at hand when others end
+            context_length=self._max_model_len,
+            details={
+                **self._decoder.details(),
+                "kv_cache_tokens": str(self._blocks.num_blocks * self._blocks.block_size),
+                "prefix_cache": "on" if self._options.prefix_cache else "off",
+            },
+        )
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def prepare(self, ticket: Ticket, request: Request) -> list[Sequence]:
+        if not isinstance(request, TextRequest):
+            raise InvalidRequest("this model generates text", "model")
+        sequences = self._preparer.prepare(ticket, request)
+        sequences[0].group.prepared = monotonic()
+        return sequences
+
+    def feed(self, ticket: Ticket, data: bytes) -> list[Sequence]:
+        raise InvalidRequest("a text request takes no further input")
+
+    def admit(self, works: Rows[Sequence]) -> None:
+        for sequence in works:
+            self._scheduler.add(sequence)
+        self._unchecked = True
+
+    def abort(self, request_id: str) -> None:
+        self._scheduler.abort(request_id)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        return self._scheduler.num_running > 0 or self._scheduler.num_waiting > 0
+
+    def step(self, only: str | None = None) -> StepResult:
+        started = monotonic()
+        plan = self._scheduler.schedule(only)
+        if not plan.chunks:
+            return StepResult()
+        results = self._run(plan)
+        ended = monotonic()
+        events = self._postprocess(plan, results, started, ended)
+        return StepResult(events, StepReport(plan.kind, len(plan.chunks), plan.tokens, ended - started))
+
+    def _run(self, plan: Plan) -> list[Result]:
+        """Forward and sample. Changes nothing but the cache behind each sequence's computed positions."""
+        try:
+            return read_logits(plan, self._runner.run(plan))
+        except Exception as cause:
+            raise StepFailed(plan.request_ids, cause) from cause
+
+    def _postprocess(self, plan: Plan, results: list[Result], started: float, ended: float) -> list[Event]:
+        self._scheduler.commit(plan)
+        events: list[Event] = []
+        for chunk, result in zip(plan.chunks, results, strict=True):
+            sequence = chunk.sequence
+            group = sequence.group
+            if group.first_step is None:
+                group.first_step = started
+            if sequence.state is State.FINISHED:  # with another of its request, a moment ago
+                continue
+            if not result.finite:
+                self.abort(sequence.ticket.id)
+                events.append(Failed(sequence.ticket.id, "internal_error", "the model's logits are not finite"))
+                continue
+            if chunk.scores:
+                self._postprocessor.score(sequence, chunk.start + 1, result.scores)
+            if sequence.computed == len(sequence.tokens):
+                said, done = self._postprocessor.advance(sequence, result.choice, ended)
+                events.extend(said)
+                if done:
+                    self._scheduler.finish(sequence)
+        return events
+
+    # --- counters -----------------------------------------------------------------------------------------------------
+
+    def stats(self) -> Stats:
+        """Also verifies, when there is nothing left to do, that every block has come back. Raises RuntimeError."""
+        scheduler, blocks = self._scheduler, self._blocks
+        if self._unchecked and not self.busy:
+            scheduler.check()
+            self._unchecked = False
+        gauges: dict[str, float] = {
+            "kv_blocks": blocks.num_blocks,
+            "kv_blocks_used": blocks.num_used,
+            "kv_blocks_cached": blocks.num_cached,
+        }
+        if self._decoder.device.type == "cuda":
+            gauges["device_bytes"] = torch.cuda.memory_reserved(self._decoder.device)
+        return Stats(
+            scheduler.num_running,
+            scheduler.num_waiting,
+            counters={
+                "prefix_query_tokens": scheduler.prefix_query_tokens,
+                "prefix_hit_tokens": scheduler.prefix_hit_tokens,
+                "preemptions": scheduler.num_preemptions,
+            },
+            gauges=gauges,
+        )
+
+
+def _cache_size(decoder: Decoder, options: TextOptions) -> CacheSize:
+    probe = decoder.new_cache(1)
+    return size_cache(
+        options,
+        context=decoder.config.max_position_embeddings,
+        block_size=probe.block_size,
+        bytes_per_block=probe.bytes_per_block,
+        available=available_bytes(decoder.device),
+    )
+
+
+def _scheduler(blocks: BlockManager, tile: int, options: TextOptions, size: CacheSize) -> Scheduler:
+    try:
+        return Scheduler(
+            blocks,
+            tile=tile,
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+            max_model_len=size.max_model_len,
+        )
+    except ValueError as error:
+        raise ModelError(f"text.max_num_batched_tokens, text.max_num_seqs: {error}") from error

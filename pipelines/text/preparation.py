@@ -1,0 +1,177 @@
+"""From a request to sequences: validated, templated, tokenised."""
+
+import secrets
+import threading
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from models.loading import GenerationDefaults
+from models.tokenizer import Tokenizer
+from pipelines.base import InvalidRequest, Ticket
+from pipelines.messages import ChatPrompt, Prompt, Sampling, StringPrompt, TextRequest, TokenPrompt
+from pipelines.text.chat_template import ChatTemplate
+from pipelines.text.detokenizer import incomplete_tail
+from pipelines.text.output import Output
+from pipelines.text.prefix import PrefixKey, prefix_keys
+from pipelines.text.sampling import SamplingParams, TokenCounts
+from pipelines.text.sequence import Group, Sequence
+from pipelines.text.validation import validate
+from pipelines.text.vocabulary import Vocabulary
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """A prompt as the model reads it, and as it is echoed."""
+
+    ids: list[int]
+    text: str
+    tail: bytes = b""  # of the text: the beginning of a character that only the output can complete
+
+
+class Preparer:
+    """Runs on pool threads, concurrently: nothing here changes but each thread's own tokenizer."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocabulary: Vocabulary,
+        generation: GenerationDefaults,
+        template: ChatTemplate | None,
+        *,
+        max_model_len: int,
+        block_size: int,
+        prefix_cache: bool,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._generation = generation
+        self._template = template
+        self._max_model_len = max_model_len
+        self._block_size = block_size
+        self._prefix_cache = prefix_cache
+        self._eos_ids = tokenizer.eos_ids | generation.eos_ids
+        self._own = threading.local()
+
+    def prepare(self, ticket: Ticket, request: TextRequest) -> list[Sequence]:
+        """`n` sequences for each prompt, in the order of the choices. Raises InvalidRequest."""
+        validate(request, self._vocabulary.size)
+        group = Group(ticket, request.echo)
+        sequences: list[Sequence] = []
+        for prompt in request.prompts:
+            tokens = self._tokenise(prompt)
+            params = self._resolve(request.sampling, len(tokens.ids), prompt)
+            keys = prefix_keys(tokens.ids, self._block_size, request.salt) if self._prefix_cache else []
+            sequences.extend(self._choices(group, request, tokens, params, keys, len(sequences)))
+        group.unfinished = len(sequences)
+        group.prompt_tokens = sum(sequence.prompt_tokens for sequence in sequences)
+        return sequences
+
+    def _choices(
+        self,
+        group: Group,
+        request: TextRequest,
+        tokens: _Tokens,
+        params: SamplingParams,
+        keys: list[PrefixKey],
+        first: int,
+    ) -> list[Sequence]:
+        choices: list[Sequence] = []
+        for number in range(request.n):
+            own = replace(params, seed=(params.seed + number) % 2**64)
+            wanted = request.echo and params.logprobs is not None
+            choices.append(
+                Sequence(
+                    group,
+                    first + number,
+                    list(tokens.ids),
+                    own,
+                    Output(own.stop, tokens.tail),
+                    prompt_text=tokens.text if request.echo else "",
+                    keys=keys,
+                    leader=choices[0] if choices else None,
+                    counts=TokenCounts(tokens.ids) if own.penalised else None,
+                    prompt_logprobs=[self._vocabulary.logprob(tokens.ids[0], None)] if wanted else None,
+                )
+            )
+        return choices
+
+    # --- tokens -------------------------------------------------------------------------------------------------------
+
+    def _tokenise(self, prompt: Prompt) -> _Tokens:
+        match prompt:
+            case ChatPrompt(messages=messages):
+                if not messages:
+                    raise InvalidRequest("there are no messages", "messages")
+                if self._template is None:
+                    raise InvalidRequest("this model has no chat template: it only completes prompts", "messages")
+                text = self._template.render(messages)
+                return _Tokens(self._mine.encode(text, add_special=False), text)
+            case StringPrompt(text=text):
+                ids = self._mine.encode(text, add_special=True)
+                if not ids and self._mine.bos_id is not None:
+                    ids = [self._mine.bos_id]  # an empty prompt: a text of the model's own
+                if not ids:
+                    raise InvalidRequest("the prompt is empty, and the model has no token that begins a text", "prompt")
+                return _Tokens(ids, text)
+            case TokenPrompt(ids=ids):
+                if not ids:
+                    raise InvalidRequest("a prompt of token ids needs at least one", "prompt")
+                size = self._vocabulary.size
+                for id in ids:
+                    if not 0 <= id < size:
+                        raise InvalidRequest(f"token id {id} is out of range: the vocabulary has {size}", "prompt")
+                data = b"".join(map(self._vocabulary.bytes_of, ids))
+                tail = incomplete_tail(data)
+                return _Tokens(ids, data[: len(data) - len(tail)].decode("utf-8", errors="replace"), tail)
+
+    @property
+    def _mine(self) -> Tokenizer:
+        """This thread's tokenizer: one object must not be used by two threads at once."""
+        tokenizer: Tokenizer | None = getattr(self._own, "tokenizer", None)
+        if tokenizer is None:
+            tokenizer = self._own.tokenizer = self._tokenizer.clone()
+        return tokenizer
+
+    # --- settings -----------------------------------------------------------------------------------------------------
+
+    def _resolve(self, sampling: Sampling, prompt_length: int, prompt: Prompt) -> SamplingParams:
+        """Settings with the model's defaults. Raises InvalidRequest where prompt and output can never fit."""
+        limit = self._max_model_len
+        room = limit - prompt_length
+        if room < (0 if sampling.max_tokens == 0 else 1):
+            raise InvalidRequest(
+                f"the context holds {limit} tokens, the prompt alone has {prompt_length}",
+                "messages" if isinstance(prompt, ChatPrompt) else "prompt",
+                "context_length_exceeded",
+            )
+        if sampling.max_tokens is not None and sampling.max_tokens > room:
+            raise InvalidRequest(
+                f"the context holds {limit} tokens: {prompt_length} of the prompt and max_tokens {sampling.max_tokens} "
+                f"are {prompt_length + sampling.max_tokens}",
+                "max_tokens",
+                "context_length_exceeded",
+            )
+        own = self._generation
+        return SamplingParams(
+            temperature=_or(sampling.temperature, own.temperature),
+            top_p=_or(sampling.top_p, own.top_p),
+            top_k=max(0, _or(sampling.top_k, own.top_k)),
+            min_p=_or(sampling.min_p, own.min_p),
+            repetition_penalty=_or(sampling.repetition_penalty, own.repetition_penalty),
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            logit_bias=sampling.logit_bias,
+            seed=secrets.randbits(64) if sampling.seed is None else sampling.seed % 2**64,
+            max_tokens=room if sampling.max_tokens is None else sampling.max_tokens,
+            min_tokens=sampling.min_tokens,
+            stop=tuple(sampling.stop),
+            stop_ids=frozenset(sampling.stop_token_ids),
+            eos_ids=frozenset() if sampling.ignore_eos else self._eos_ids,
+            logprobs=sampling.logprobs,
+        )
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value

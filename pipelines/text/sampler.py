@@ -1,0 +1,178 @@
+"""From logits to tokens, for rows of mixed settings.
+
+Sampling works on the host, a row at a time: a row of float32 logits fits a core's cache, and no row can see how many
+others there are. Candidates are narrowed by bounds that need no sort, so that only a handful of tokens is ever
+sorted.
+"""
+
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipelines.text.sampling import Floats, Ids, SamplingParams, TokenCounts, uniform
+
+TOP_LOGPROBS = 20  # the most alternatives that a request may ask for
+_CHUNKS = 256
+
+
+class Sampled(Protocol):
+    """What the sampler asks of a sequence."""
+
+    @property
+    def params(self) -> SamplingParams: ...
+
+    @property
+    def counts(self) -> TokenCounts | None: ...
+
+    @property
+    def num_output(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowLogprobs:
+    """The model's own log-softmax: of one token, and of the most likely ones, most likely first."""
+
+    token: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    token: int
+    logprobs: RowLogprobs | None = None
+
+
+def sample(logits: Tensor, sequences: Rows[Sampled]) -> list[Choice | None]:
+    """The next token of each sequence, from its row of `logits` [sequences, vocab]; None where the row is not
+    finite."""
+    if all(sequence.params.plain for sequence in sequences):
+        return _greedy(logits)
+    rows = _host(logits)
+    return [_choose(row, sequence) for row, sequence in zip(rows, sequences, strict=True)]
+
+
+def token_logprobs(logits: Tensor, tokens: Rows[int], top: int) -> list[RowLogprobs] | None:
+    """Log-probabilities of given tokens, each in its row of `logits` [tokens, vocab]; None where a row is not
+    finite."""
+    rows = _host(logits)
+    if not np.isfinite(rows.max(axis=-1)).all():
+        return None
+    return [_logprobs(row, token, top) for row, token in zip(rows, tokens, strict=True)]
+
+
+def _host(logits: Tensor) -> Floats:
+    array: Floats = logits.cpu().numpy()
+    return array
+
+
+def _greedy(logits: Tensor) -> list[Choice | None]:
+    """The first of the largest values of each row; NaN counts as the largest."""
+    if logits.device.type == "cpu":
+        # No thread pool for a reduction of microseconds: beside a busy neighbour its barrier costs a time slice.
+        rows = _host(logits)
+        ids = rows.argmax(axis=-1)
+        values = rows[np.arange(len(ids)), ids]
+    else:
+        best, where = logits.max(dim=-1)
+        packed = torch.stack((best, where.to(best.dtype))).cpu().numpy()  # one transfer; ids are exact below 2^24
+        values, ids = packed[0], packed[1].astype(np.int64)
+    finite = np.isfinite(values).tolist()
+    return [Choice(token) if ok else None for token, ok in zip(ids.tolist(), finite, strict=True)]
+
+
+def _choose(row: Floats, sequence: Sampled) -> Choice | None:
+    params = sequence.params
+    if not np.isfinite(row.max()):
+        return None
+    processed = _process(row, sequence)
+    if params.greedy:
+        token = int(processed.argmax())
+    else:
+        token = draw(processed, params, uniform(params.seed, sequence.num_output))
+    return Choice(token, None if params.logprobs is None else _logprobs(row, token, params.logprobs))
+
+
+def _process(row: Floats, sequence: Sampled) -> Floats:
+    """Penalties, bias and the mask of `min_tokens`, in that order; on a copy where there is any."""
+    params, counts = sequence.params, sequence.counts
+    masked = sequence.num_output < params.min_tokens
+    if counts is None and not params.logit_bias and not masked:
+        return row
+    row = row.copy()
+    if counts is not None:
+        counts.apply(row, params)
+    if params.logit_bias:
+        row[list(params.logit_bias)] += np.fromiter(params.logit_bias.values(), np.float32)
+    if masked:
+        row[[id for id in (*params.stop_ids, *params.eos_ids) if id < len(row)]] = -np.inf
+    return row
+
+
+def draw(row: Floats, params: SamplingParams, chance: float) -> int:
+    """The token at `chance` of the cumulative distribution that temperature, top-k, top-p and min-p, in this order,
+    make of the processed logits `row` [vocab]."""
+    filtered = 0 < params.top_k < len(row)
+    if filtered:
+        ids = _largest(row, params.top_k)
+        weights = _weights(row[ids], row[ids[0]], params.temperature).astype(np.float64)
+        cumulative = np.cumsum(weights)
+        mass = float(cumulative[-1])
+    else:
+        every = _weights(row, row.max(), params.temperature)
+        if params.top_p == 1 and params.min_p == 0:
+            return _at(np.cumsum(every, dtype=np.float64), chance)
+        mass = float(every.sum(dtype=np.float64))
+        # Tokens below (1 - top_p) / vocab of the mass have, all together, less than the 1 - top_p that may be missing.
+        bound = np.float32(max(params.min_p, (1 - params.top_p) * mass / len(row)))
+        ids = _descending(row, np.flatnonzero(every >= bound))
+        weights = every[ids].astype(np.float64)
+        cumulative = np.cumsum(weights)
+
+    kept = len(ids)
+    if params.top_p < 1:  # the smallest set that reaches top_p of the mass
+        kept = min(kept, int(np.searchsorted(cumulative, params.top_p * mass)) + 1)
+    if params.min_p > 0:  # relative to the most likely token, whose weight is 1
+        kept = min(kept, int(np.count_nonzero(weights >= params.min_p)))
+    return int(ids[_at(cumulative[:kept], chance)])
+
+
+def _weights(logits: Floats, peak: np.float32, temperature: float) -> Floats:
+    """exp((logits - peak) / temperature): the softmax but for its denominator, of which no temperature can overflow."""
+    weights: Floats = np.exp((logits - peak) / np.float32(max(temperature, 1e-6)))
+    return weights
+
+
+def _at(cumulative: "np.ndarray[tuple[int], np.dtype[np.float64]]", chance: float) -> int:
+    found = int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))
+    return min(found, len(cumulative) - 1)
+
+
+def _descending(row: Floats, ids: Ids) -> Ids:
+    """`ids` (ascending) by their logits, largest first; of equal ones the lower id first."""
+    ordered: Ids = ids[np.argsort(-row[ids], kind="stable")]
+    return ordered
+
+
+def _largest(row: Floats, k: int) -> Ids:
+    """The k largest of `row`, largest first.
+
+    The k-th largest of the maxima of row's chunks is not above row's own k-th largest: what is below it is out.
+    """
+    width = -(-len(row) // _CHUNKS)
+    peaks = np.maximum.reduceat(row, np.arange(0, len(row), width))
+    if k > len(peaks):
+        bound = np.partition(row, len(row) - k)[len(row) - k]
+    else:
+        bound = np.partition(peaks, len(peaks) - k)[len(peaks) - k]
+    return _descending(row, np.flatnonzero(row >= bound))[:k]
+
+
+def _logprobs(row: Floats, token: int, top: int) -> RowLogprobs:
+    peak = row.max()
+    total = float(peak) + float(np.log(np.exp(row - peak).sum(dtype=np.float64)))
+    ids = _largest(row, min(top, len(row))) if top else ()
+    return RowLogprobs(float(row[token]) - total, tuple((int(id), float(row[id]) - total) for id in ids))

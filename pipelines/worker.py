@@ -1,0 +1,119 @@
+"""The main of a worker process, started by the gateway as `python -m pipelines.worker --fd N`.
+
+Three kinds of threads: the reader (this process's ear), a small pool that prepares requests, and the main thread, which
+loads the model and then is the engine. The process lives as long as its socket: signals that a terminal or a service
+manager sends to the whole group are the gateway's to act on.
+"""
+
+import argparse
+import gc
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+from time import monotonic
+from typing import NoReturn
+
+from msgspec.structs import replace
+
+from pipelines.base import ModelError, Pipeline, Work
+from pipelines.engine import Engine
+from pipelines.inbox import Inbox, OpenRequests
+from pipelines.ipc import WorkerChannel
+from pipelines.messages import Load, LoadFailed, ModelSpec, Ready
+from pipelines.prepare import PreparePool
+from pipelines.reader import Reader, StepClock
+
+log = logging.getLogger(__name__)
+
+# Seconds a thread may keep the interpreter lock while another waits. Beside a pool thread that is busy in Python, the
+# engine thread waits for it some hundred times a step; with the default of 5 ms such a step takes three times as long.
+SWITCH_INTERVAL = 0.0001
+
+EXIT_DRAINED = 0
+EXIT_CRASHED = 1
+EXIT_LOAD_FAILED = 3
+EXIT_ORPHANED = 4  # the gateway is gone
+
+
+def import_pipeline(path: str) -> type[Pipeline[Work]]:
+    """The class at "module:Class". Raises ModelError where there is none."""
+    module_name, _, class_name = path.partition(":")
+    try:
+        pipeline: type[Pipeline[Work]] = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ModelError(f"there is no pipeline {path!r}: {error}") from error
+    return pipeline
+
+
+def load(spec: ModelSpec) -> tuple[Pipeline[Work], Ready]:
+    """Import and load, timed. Raises ModelError, and whatever else loading raises."""
+    started = monotonic()
+    pipeline, ready = import_pipeline(spec.pipeline).load(spec)
+    # What loading made stays for ever: the collector need not look at it again in the middle of a step.
+    gc.collect()
+    gc.freeze()
+    return pipeline, replace(ready, load_seconds=monotonic() - started)
+
+
+def serve(channel: WorkerChannel) -> int:
+    """The worker's whole life; its exit status."""
+    messages = channel.receive()
+    first = next(messages, None)
+    if not isinstance(first, Load):
+        return EXIT_CRASHED
+    spec = first.spec
+    configure_logging(spec.name)
+
+    requests: OpenRequests = {}
+    clock = StepClock()
+    inbox: Inbox[Work] = Inbox()
+    pool = PreparePool(inbox)
+    Reader(channel, messages, requests, pool, inbox, clock).start()
+    try:
+        pipeline, ready = load(spec)
+    except ModelError as error:
+        log.error("%s", error)
+        channel.send(LoadFailed(str(error), permanent=True))
+        return EXIT_LOAD_FAILED
+    except Exception as error:
+        log.exception("the model could not be loaded")
+        channel.send(LoadFailed(f"{type(error).__name__} while loading; the log has the details"))
+        return EXIT_LOAD_FAILED
+
+    pool.start(pipeline, spec.text.prepare_threads)
+    channel.send(ready)
+    Engine(pipeline, inbox, requests, channel, clock).run()
+    return EXIT_DRAINED
+
+
+def configure_logging(model: str) -> None:
+    """Lines of this process carry the model's name; stderr is the gateway's."""
+    name = model.replace("%", "%%")
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s [{name}] %(name)s: %(message)s")
+
+
+def main() -> NoReturn:
+    parser = argparse.ArgumentParser(prog="pipelines.worker", description="One model, in a process of its own.")
+    parser.add_argument("--fd", type=int, required=True, help="an inherited socket to the gateway")
+    descriptor: int = parser.parse_args().fd
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    os.set_inheritable(descriptor, False)
+    try:
+        status = serve(WorkerChannel(socket.socket(fileno=descriptor)))
+    except (BrokenPipeError, ConnectionResetError):
+        status = EXIT_ORPHANED
+    except Exception:
+        log.exception("the worker failed")
+        status = EXIT_CRASHED
+    # Threads that block in C and a model's destructors have no say in when the process ends.
+    logging.shutdown()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

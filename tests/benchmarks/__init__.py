@@ -1,0 +1,1 @@
+"""The benchmark behind `make bench`: comparisons in ratios, rounds interleaved, one subject busy at a time."""

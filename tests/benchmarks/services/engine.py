@@ -1,0 +1,45 @@
+"""The text pipeline's step loop, without the gateway around it. Argument: a ModelSpec as JSON.
+
+{"prompts": [[id, …], …], "tokens": n} -> [[seconds since the request for each token], …], in the order of the prompts.
+"""
+
+import sys
+from itertools import count
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from pipelines.base import Ticket
+from pipelines.messages import Delta, Failed, ModelSpec, Sampling, TextRequest, TokenPrompt
+from pipelines.text.pipeline import TextPipeline
+from tests.benchmarks.services.loop import serve
+
+
+class EngineService:
+    def __init__(self, spec: ModelSpec) -> None:
+        self._pipeline, _ = TextPipeline.load(spec)
+        self._ids = map(str, count())
+
+    def __call__(self, request: dict[str, Any]) -> list[list[float]]:
+        sampling = Sampling(temperature=0.0, max_tokens=request["tokens"], ignore_eos=True)
+        stamps: dict[str, list[float]] = {}
+        start = monotonic()
+        for ids in request["prompts"]:
+            ticket = Ticket(next(self._ids), "interactive", start)
+            stamps[ticket.id] = []
+            prompt = TextRequest(prompts=[TokenPrompt(ids)], sampling=sampling)
+            self._pipeline.admit(self._pipeline.prepare(ticket, prompt))
+        while self._pipeline.busy:
+            events = self._pipeline.step().events
+            now = monotonic() - start
+            for event in events:
+                if isinstance(event, Delta):
+                    stamps[event.id].extend([now] * event.tokens)
+                elif isinstance(event, Failed):
+                    raise RuntimeError(event.message)
+        return list(stamps.values())
+
+
+if __name__ == "__main__":
+    serve(EngineService(msgspec.json.decode(sys.argv[1], type=ModelSpec)))

@@ -1,0 +1,102 @@
+"""Real servers on loopback: httpx's own ASGI transport can't show what happens when a client leaves."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+import uvloop
+
+from gateway.app import create_app
+from gateway.backends.worker import Supervision
+from gateway.fleet import Fleet
+from gateway.server import http_server
+from gateway.serving import bind, url
+from gateway.settings import Settings
+from metrics.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A running gateway, seen from inside and outside."""
+
+    url: str
+    settings: Settings
+    fleet: Fleet
+    registry: Registry
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.url.removeprefix("http://").split(":")
+        return host, int(port)
+
+
+MakeFleet = Callable[[Settings, Registry], Fleet]
+
+
+@asynccontextmanager
+async def gateway(settings: Settings, make_fleet: MakeFleet = Fleet) -> AsyncIterator[Gateway]:
+    """The whole application on a free port, in the running loop; drained at the end."""
+    registry = Registry()
+    fleet = make_fleet(settings, registry)
+    listener = bind(settings.server)
+    server = http_server(create_app(settings, fleet, registry), settings.server)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started:
+        if serving.done():
+            await serving
+        await asyncio.sleep(0.005)
+    try:
+        yield Gateway(url(listener), settings, fleet, registry, asyncio.get_running_loop())
+    finally:
+        server.should_exit = True
+        await serving
+
+
+@contextmanager
+def gateway_thread(settings: Settings, supervision: Supervision | None = None) -> Iterator[Gateway]:
+    """The same on a loop of its own in a thread, as a server for clients that block; ready when it is yielded."""
+    found: list[Gateway] = []
+    failed: list[BaseException] = []
+    up = threading.Event()
+    stop: list[Callable[[], None]] = []
+
+    async def run() -> None:
+        over = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        stop.append(lambda: loop.call_soon_threadsafe(over.set))
+
+        def make_fleet(settings: Settings, registry: Registry) -> Fleet:
+            return Fleet(settings, registry, supervision)
+
+        async with gateway(settings, make_fleet) as running:
+            async with asyncio.timeout(60):
+                while not running.fleet.readiness().ready:
+                    await asyncio.sleep(0.02)
+            found.append(running)
+            up.set()
+            await over.wait()
+
+    def main() -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(run())
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            up.set()
+
+    thread = threading.Thread(target=main, name="gateway")
+    thread.start()
+    up.wait()
+    if failed:
+        raise failed[0]
+    try:
+        yield found[0]
+    finally:
+        stop[0]()
+        thread.join()
+    if failed:
+        raise failed[0]

@@ -1,0 +1,1 @@
+"""The metrics leaf, and its two endpoints."""
