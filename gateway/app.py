@@ -32,8 +32,8 @@ WORKER_DRAIN_S = 5.0
 def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started: bool = False) -> Litestar:
     """The application over a fleet, which it starts (unless that was done) and drains.
 
-    Handlers may ask for `settings`, `fleet`, `registry`, `dispatcher`, `spool` and `principal` by name; the request's id
-    and its arrival are in `scope["state"]`.
+    Handlers may ask for `settings`, `fleet`, `registry`, `dispatcher`, `spool` and `principal` by name; the id of the
+    request and its arrival are in `scope["state"]`.
     """
     spool = Spool(Path(settings.server.spool_dir), settings.server.spool_max_bytes)
     dispatcher = Dispatcher(registry, fleet)

@@ -38,7 +38,9 @@ def serve(host: str | None, port: int | None, config: str | None, log_level: str
     given = {"host": host, "port": port, "log_level": log_level}
     settings = _settings(config, {name: value for name, value in given.items() if value is not None})
     logging.basicConfig(
-        level=settings.server.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        level=settings.server.log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     # Its lines at this level are about each start and stop; ours say it already.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
@@ -58,7 +60,8 @@ def serve(host: str | None, port: int | None, config: str | None, log_level: str
 @_JSON
 def doctor(config: str | None, as_json: bool) -> None:
     """Say what this machine has and what is wrong. Exits with 1 if something is."""
-    from gateway.doctor import examine, print_json, print_report
+    from gateway.doctor import examine
+    from gateway.reports import print_json, print_report
 
     report = examine(config, os.environ)
     if as_json:
@@ -74,7 +77,8 @@ def doctor(config: str | None, as_json: bool) -> None:
 @_JSON
 def models(config: str | None, as_json: bool) -> None:
     """List the configured models, and the embedded ones that could be."""
-    from gateway.catalogue import inventory, print_inventory, print_json
+    from gateway.inventory import inventory
+    from gateway.reports import print_inventory, print_json
 
     found = inventory(_settings(config, {}))
     if as_json:

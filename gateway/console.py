@@ -1,6 +1,9 @@
-"""What the command line shows."""
+"""What `gateway serve` shows."""
+
+import sys
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from gateway.backends.base import State
@@ -17,7 +20,13 @@ ENDPOINTS = (
     ("GET", "/schema", "every operation and its fields"),
 )
 
+# Where the output is no terminal, there is no width to fit.
+PLAIN_WIDTH = 140
 STATE_COLOURS = {State.READY: "green", State.FAILED: "red"}
+
+
+def make_console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
 
 
 class ConsoleAnnouncer:
@@ -25,7 +34,7 @@ class ConsoleAnnouncer:
 
     def __init__(self, settings: Settings, console: Console | None = None) -> None:
         self._settings = settings
-        self._console = console or Console()
+        self._console = console or make_console()
 
     def listening(self, url: str) -> None:
         names = ", ".join(model.name for model in self._settings.models)
@@ -56,10 +65,10 @@ def _row(route: Route) -> list[str]:
     state = f"[{colour}]{replica.state}[/{colour}]"
     head = [route.name, ", ".join(route.aliases) or "–", route.kind]
     if ready is None:
-        return [*head, state, "–", "–", "–", replica.reason or ""]
+        return [*head, state, "–", "–", "–", escape(replica.reason or "")]
     runs_on = ", ".join(f"{name} {value}" for name, value in ready.details.items())
     context = str(ready.context_length) if ready.context_length else "–"
-    return [*head, state, str(ready.slots), context, f"{ready.load_seconds:.1f} s", runs_on]
+    return [*head, state, str(ready.slots), context, f"{ready.load_seconds:.1f} s", escape(runs_on)]
 
 
 def endpoints_table(url: str) -> Table:

@@ -46,10 +46,9 @@ class Reply:
     streamed or not; the client is watched from the start, in the queue too.
     """
 
-    def __init__(self, exchange: Exchange, output: Output, heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(self, exchange: Exchange, output: Output) -> None:
         self._exchange = exchange
         self._output = output
-        self._heartbeat_s = heartbeat_s
         self._started = False
         self._last = False  # the last bytes are on their way: a client that leaves now has all of it
         self._wrote = 0.0
@@ -119,7 +118,7 @@ class Reply:
             self._started = True
             await send({"type": "http.response.start", "status": 200, "headers": self._headers(data)})
             if self._output.streamed and not last:
-                self._pulse = asyncio.get_running_loop().call_later(self._heartbeat_s, self._on_pulse, send)
+                self._pulse = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._on_pulse, send)
         if data or last:
             await send({"type": "http.response.body", "body": bytes(data), "more_body": not last})
             self._wrote = since
@@ -148,24 +147,23 @@ class Reply:
             self._exchange.interrupt(errors.client_closed())
 
     def _on_pulse(self, send: Send) -> None:
-        due = self._wrote + self._heartbeat_s
+        due = self._wrote + HEARTBEAT_S
         now = monotonic()
         if now >= due and self._exchange.silent:
             # The writer waits for the model, so nobody else writes; before it does, it waits for this.
             message: Message = {"type": "http.response.body", "body": sse.KEEP_ALIVE, "more_body": True}
             self._beat = asyncio.get_running_loop().create_task(_to_the_end(send, message))
             self._wrote = now
-            due = now + self._heartbeat_s
+            due = now + HEARTBEAT_S
         self._pulse = asyncio.get_running_loop().call_later(max(0.01, due - now), self._on_pulse, send)
 
 
 class Dispatcher:
     """From a model's name to a reply. One for the gateway."""
 
-    def __init__(self, registry: Registry, fleet: Fleet, *, heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(self, registry: Registry, fleet: Fleet) -> None:
         self._registry = registry
         self._fleet = fleet
-        self._heartbeat_s = heartbeat_s
 
     def route(self, model: str, kind: str) -> Route:
         """The route of a name or alias that serves `kind`. Raises ApiError (404, 400)."""
@@ -182,7 +180,7 @@ class Dispatcher:
 
     def reply(self, job: Job, output: Output, timeline: Timeline) -> Reply:
         """The response to a valid request; nothing happens before it is called."""
-        return Reply(Exchange(job, timeline, self._registry), output, self._heartbeat_s)
+        return Reply(Exchange(job, timeline, self._registry), output)
 
 
 def timing_header(spent: Phases) -> bytes:

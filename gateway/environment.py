@@ -15,7 +15,7 @@ counts as unset.
 import difflib
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import get_args, get_origin
 
 import msgspec
@@ -51,8 +51,8 @@ def overlay(tree: dict[str, object], of: type[Struct], environ: Mapping[str, str
             found[name] = SHORTHANDS[name].split(".")
         elif name in sections or "__" in name:
             found[name] = name.removeprefix(PREFIX).lower().split("__")
-        elif name not in OTHERS and (near := difflib.get_close_matches(name, [*SHORTHANDS, *OTHERS, *sections], n=1)):
-            raise VariableError(f"{name} is not known; did you mean {near[0]!r}?")
+        elif name not in OTHERS and (near := _near(name, [*SHORTHANDS, *OTHERS, *sections])):
+            raise VariableError(f"{name} is not known; did you mean {near!r}?")
     # Whole sections come before their parts, new elements (by index) before names that may mean them.
     order = {name: [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts] for name, parts in found.items()}
     for name in sorted(found, key=lambda each: (each not in SHORTHANDS, order[each])):
@@ -76,6 +76,13 @@ def digest(key: str) -> str:
 def slug(name: str) -> str:
     """A name as a variable spells it, in lower case."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+def _near(name: str, known: Iterable[str]) -> str | None:
+    """What `name` is a misspelling of. Variables that only share the prefix may be somebody else's."""
+    stems = [each.removeprefix(PREFIX) for each in known]
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), stems, n=1, cutoff=0.75)
+    return f"{PREFIX}{near[0]}" if near else None
 
 
 def _put(node: object, of: object, parts: list[str], text: str, variable: str) -> None:

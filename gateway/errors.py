@@ -162,6 +162,8 @@ def backend_error(error: BackendError | Failed) -> ApiError:
             return deadline_exceeded()
         case "worker_lost":
             return worker_lost(began=not retryable)
+        case "invalid_output":
+            return ApiError(500, error.message, code=code, headers={"x-should-retry": "false"})
         case "internal_error":
             return internal_error()
 
@@ -172,6 +174,7 @@ def validation_error(error: msgspec.ValidationError, of: object) -> ApiError:
 
 
 def malformed_json(reason: str) -> ApiError:
+    reason = reason.removeprefix("JSON is malformed: ")
     return bad_request(None, f"The request body is not valid JSON: {reason}.", code="invalid_json")
 
 
@@ -183,7 +186,8 @@ def _field_error(problem: Problem) -> ApiError:
 
 
 def _verb(message: str) -> str:
-    return f"{message}." if message.startswith(("is ", "contains ")) else f"is not valid: {message}."
+    stop = "" if message.endswith("?") else "."
+    return f"{message}{stop}" if message.startswith("is ") else f"is not valid: {message}{stop}"
 
 
 def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:

@@ -80,7 +80,8 @@ class Exchange:
         """The next events, all that have come; never empty. The last list ends with `Done` or `Failed`."""
         assert self._events is not None
         assert self._session is not None
-        if self._output:
+        began = self._output
+        if began:
             self._waiting_since = monotonic()
         batch = [await anext(self._events), *self._session.take()]
         for event in batch:
@@ -92,6 +93,8 @@ class Exchange:
             self._output = True
         if self._output:
             self._waiting_since = None
+            if not began:
+                self._arm(monotonic())  # from here on the gaps count, and they may be the shorter limit
         if isinstance(batch[-1], Done | Failed):
             await anext(self._events, None)  # read to its end, an iterator needs no closing
         return batch
@@ -151,6 +154,8 @@ class Exchange:
     def _arm(self, now: float) -> None:
         """Set the timer for the earliest of the limits."""
         due = min(self._deadline, (self._waiting_since or now) + self._patience)
+        if self._timer is not None:
+            self._timer.cancel()
         # Loops round to milliseconds: a timer that comes a moment early must not spin.
         self._timer = asyncio.get_running_loop().call_later(max(0.002, due - now), self._tick)
 

@@ -40,7 +40,7 @@ class ModelStatus(Struct, frozen=True):
 
 
 class Readiness(Struct, frozen=True):
-    """`ready`: every required model has been ready, since then or still. A worker that restarts does not take it back."""
+    """`ready`: every required model was ready once. A worker that restarts does not take it back."""
 
     ready: bool
     models: list[ModelStatus]

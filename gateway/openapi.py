@@ -1,14 +1,25 @@
 """The schema at `/schema/openapi.json`, and a page about it that loads nothing from elsewhere."""
 
 from html import escape
+from typing import Any
 
+import msgspec
 from litestar import Request
 from litestar.datastructures import State
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, License, SecurityScheme
+from msgspec import Raw, Struct
 
 from gateway import __version__
+from gateway.schemas.chat import ChatRequest
+from gateway.schemas.completions import CompletionRequest
+
+# Path -> the Struct that is decoded there.
+BODIES: dict[str, type[Struct]] = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+}
 
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;color:#1b1f24;background:#fff}
@@ -25,7 +36,14 @@ class PagePlugin(OpenAPIRenderPlugin):
         super().__init__(path="/")
 
     def render(self, request: Request[object, object, State], openapi_schema: dict[str, object]) -> bytes:
-        return render_page(openapi_schema).encode()
+        return render_page(with_bodies(openapi_schema)).encode()
+
+
+class JsonPlugin(JsonRenderPlugin):
+    """The schema itself, request bodies included."""
+
+    def render(self, request: Request[object, object, State], openapi_schema: dict[str, object]) -> bytes:
+        return msgspec.json.encode(with_bodies(openapi_schema))
 
 
 def openapi_config() -> OpenAPIConfig:
@@ -38,8 +56,37 @@ def openapi_config() -> OpenAPIConfig:
         components=Components(security_schemes={"key": SecurityScheme(type="http", scheme="bearer")}),
         security=[{"key": []}],
         use_handler_docstrings=True,
-        render_plugins=[PagePlugin(), JsonRenderPlugin()],
+        render_plugins=[PagePlugin(), JsonPlugin()],
     )
+
+
+def with_bodies(schema: dict[str, object]) -> dict[str, object]:
+    """The schema with the bodies of BODIES: those endpoints decode theirs themselves, so Litestar does not see them."""
+    references, components = msgspec.json.schema_components(
+        map(_describable, BODIES.values()), ref_template="#/components/schemas/{name}"
+    )
+    paths = {path: dict(_table(item)) for path, item in _table(schema.get("paths")).items()}
+    for path, reference in zip(BODIES, references, strict=True):
+        if path in paths:
+            content = {"application/json": {"schema": reference}}
+            body = {"required": True, "content": content}
+            paths[path]["post"] = {**_table(paths[path].get("post")), "requestBody": body}
+    known = _table(schema.get("components"))
+    schemas = {**_table(known.get("schemas")), **components}
+    return {**schema, "paths": paths, "components": {**known, "schemas": schemas}}
+
+
+def _describable(body: type[Struct]) -> type[Struct]:
+    """The same fields, where those that are taken as raw JSON may be anything: msgspec can't write their defaults."""
+    fields: list[tuple[str, object] | tuple[str, object, object]] = []
+    for field in msgspec.structs.fields(body):
+        if field.type is Raw:
+            fields.append((field.encode_name, Any, None))
+        elif field.required:
+            fields.append((field.encode_name, field.type))
+        else:
+            fields.append((field.encode_name, field.type, field.default))
+    return msgspec.defstruct(body.__name__, fields, kw_only=True, forbid_unknown_fields=True)
 
 
 def render_page(schema: dict[str, object]) -> str:

@@ -1,6 +1,6 @@
 """uvicorn's HTTP protocol, with a bound on how long and how large a request's head may be."""
 
-from asyncio import Transport, TimerHandle
+from asyncio import TimerHandle, Transport
 from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -10,10 +10,10 @@ from gateway.errors import ApiError
 MAX_HEAD_BYTES = 64 * 1024
 
 
-
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection is closed where the head of a request (the first one: counted from the connection itself) takes longer
-    than `header_timeout_s` or more than MAX_HEAD_BYTES."""
+    """Closes a connection where the head of a request takes longer than `header_timeout_s` (for the first one counted
+    from the connection itself) or more than MAX_HEAD_BYTES.
+    """
 
     header_timeout_s: float = 10.0
 

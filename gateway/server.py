@@ -15,7 +15,7 @@ class Server(uvicorn.Server):
     """Leaves signals to the process: uvicorn's own handler would end it by the signal, after a clean drain too."""
 
     @contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Iterator[None]:
         yield
 
 

@@ -84,8 +84,8 @@ class ModelSettings(_Table, frozen=True):
     pipeline: str | None = None  # "module:Class"; the kind's own when absent, never None once loaded
     device: Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     threads: Count | None = None
-    quantization: Literal["none", "int8", "int4"] | None = None  # None: as the files have it
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    quantization: Literal["int8", "int4"] | None = None  # None: as the files have it
+    dtype: Literal["bfloat16", "float16", "float32"] | None = None  # None: what is fastest
     replicas: Count = 1
     max_queue: Annotated[int, Meta(ge=0)] = 32
     max_inflight: Count | None = None  # None: what the worker announces
@@ -160,6 +160,7 @@ def default_models() -> list[dict[str, object]]:
     return [
         {"name": name, "aliases": list(entry.aliases), "kind": entry.kind, "source": f"embedded:{name}"}
         for name, entry in catalog.EMBEDDED.items()
+        if entry.kind in PIPELINES
     ]
 
 
@@ -240,7 +241,8 @@ def _with_kind(model: ModelSettings, key: str) -> ModelSettings:
 
 
 def _kind(model: ModelSettings, key: str) -> Kind:
-    from models.source import SourceError, detect_kind, resolve
+    from models.errors import SourceError
+    from models.source import detect_kind, resolve
 
     from models import catalog
 

@@ -34,6 +34,8 @@ def explain(error: ValidationError, of: object) -> Problem:
             return Problem(path, "is required")
         legal = field_names(_descend(of, steps))
         return Problem(path, f"is not known{suggestion(field['name'], legal)}", unknown=True)
+    if match and match["key"]:
+        return Problem(path, f"{describe(what, object)} as a key")
     return Problem(path, describe(what, _descend(of, steps)))
 
 

@@ -14,9 +14,11 @@ class Kind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Metric:
     """One metric. Every series has the labels `model` and `pipeline`, then `label` where there is one.
+
+    Compared by identity: each is defined once, and is a key of hot dictionaries.
 
     `start` and `end` are the endpoints of an interval; `note` says what else a reader must know.
     """

@@ -6,7 +6,7 @@ seconds; the window of w seconds covers the last w … w + SLOT.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log
 from typing import Generic, TypeVar
@@ -24,17 +24,11 @@ _LOWEST, _HIGHEST = ceil(log(SMALLEST) * _SCALE), ceil(log(LARGEST) * _SCALE)
 T = TypeVar("T")
 
 
-def bucket_counts(values: Sequence[float]) -> Mapping[int, int]:
-    """Bucket i holds the values in (gamma^(i-1), gamma^i]."""
-    if len(values) == 1:
-        return {_bucket(values[0]): 1}
-    return Counter([ceil(log(value) * _SCALE) if SMALLEST < value < LARGEST else _bucket(value) for value in values])
-
-
-def _bucket(value: float) -> int:
-    if value <= SMALLEST:
-        return _LOWEST
-    return ceil(log(value) * _SCALE) if value < LARGEST else _HIGHEST
+def bucket(value: float) -> int:
+    """The bucket of a value: number i holds those in (gamma^(i-1), gamma^i]."""
+    if SMALLEST < value < LARGEST:
+        return ceil(log(value) * _SCALE)
+    return _LOWEST if value <= SMALLEST else _HIGHEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +50,40 @@ class Sketch:
         self.count = 0
         self.total = 0.0
 
-    def add(self, buckets: Mapping[int, int], count: int, total: float) -> None:
+    def add(self, value: float) -> None:
+        index = bucket(value)
+        self.buckets[index] = self.buckets.get(index, 0) + 1
+        self.count += 1
+        self.total += value
+
+    def extend(self, values: Sequence[float]) -> None:
+        # `bucket` written out: a request's hundreds of gaps come in one call.
+        self._count(Counter([ceil(log(v) * _SCALE) if SMALLEST < v < LARGEST else bucket(v) for v in values]))
+        self.count += len(values)
+        self.total += sum(values)
+
+    def merge(self, other: "Sketch") -> None:
+        self._count(other.buckets)
+        self.count += other.count
+        self.total += other.total
+
+    def _count(self, buckets: Mapping[int, int]) -> None:
         for index, more in buckets.items():
             self.buckets[index] = self.buckets.get(index, 0) + more
-        self.count += count
-        self.total += total
 
     def quantiles(self, shares: Sequence[float]) -> tuple[float, ...]:
-        """Estimates of the values at rank ⌊q (n - 1)⌋, for ascending shares q; empty where nothing was observed."""
+        """For ascending shares q, the smallest value that at least q of all are not above; empty without any.
+
+        Nearest rank: of few values, the high quantiles are the largest one.
+        """
         if not self.count:
             return ()
         found: list[float] = []
         ordered = iter(sorted(self.buckets.items()))
         index, seen = next(ordered)
         for share in shares:
-            rank = int(share * (self.count - 1))
-            while seen <= rank:
+            rank = ceil(share * self.count)
+            while seen < rank:
                 index, more = next(ordered)
                 seen += more
             found.append(2 * _GAMMA**index / (_GAMMA + 1))
@@ -82,18 +94,22 @@ class Sketch:
 
 
 class Ring(Generic[T]):
-    """One value for each `SLOT` seconds of the longest window; older ones are forgotten."""
+    """One value for each `SLOT` seconds of the longest window; older ones are handed to `expire`, and forgotten."""
 
-    def __init__(self, make: Callable[[], T], clock: Callable[[], float]) -> None:
+    def __init__(self, make: Callable[[], T], expire: Callable[[T], None], clock: Callable[[], float]) -> None:
         self._make = make
+        self._expire = expire
         self._clock = clock
-        self._slots: deque[tuple[int, T]] = deque(maxlen=int(max(WINDOWS.values()) / SLOT) + 1)
+        self._slots: deque[tuple[int, T]] = deque()
+        self._length = int(max(WINDOWS.values()) / SLOT) + 1
 
     def current(self) -> T:
         """The slot of this moment, made on its first use."""
         epoch = int(self._clock() / SLOT)
         if not self._slots or self._slots[-1][0] != epoch:
             self._slots.append((epoch, self._make()))
+            if len(self._slots) > self._length:
+                self._expire(self._slots.popleft()[1])
         return self._slots[-1][1]
 
     def last(self, seconds: float) -> Iterator[T]:
@@ -101,25 +117,35 @@ class Ring(Generic[T]):
         oldest = int(self._clock() / SLOT) - int(seconds / SLOT)
         return (value for epoch, value in self._slots if epoch >= oldest)
 
+    def __iter__(self) -> Iterator[T]:
+        """All that has not expired."""
+        return (value for _, value in self._slots)
+
 
 class Percentiles:
-    """One metric's sketches: since start, and a ring of them."""
+    """One metric's sketches: a ring of them, and one of what has left it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.start = Sketch()
-        self._ring = Ring(Sketch, clock)
+        self._older = Sketch()
+        self._ring = Ring(Sketch, self._older.merge, clock)
 
-    def add(self, values: Sequence[float]) -> None:
-        buckets, count, total = bucket_counts(values), len(values), sum(values)
-        self.start.add(buckets, count, total)
-        self._ring.current().add(buckets, count, total)
+    def add(self, value: float) -> None:
+        self._ring.current().add(value)
 
-    def window(self, seconds: float) -> Summary:
-        merged = Sketch()
-        for sketch in self._ring.last(seconds):
-            merged.add(sketch.buckets, sketch.count, sketch.total)
-        return merged.summary()
+    def extend(self, values: Sequence[float]) -> None:
+        self._ring.current().extend(values)
+
+    def since_start(self) -> Sketch:
+        return _merged([self._older, *self._ring])
 
     def summaries(self) -> dict[str, Summary]:
         """By window: `1m`, `15m`, `start`."""
-        return {name: self.window(seconds) for name, seconds in WINDOWS.items()} | {"start": self.start.summary()}
+        windows = {name: _merged(self._ring.last(seconds)) for name, seconds in WINDOWS.items()}
+        return {name: sketch.summary() for name, sketch in (*windows.items(), ("start", self.since_start()))}
+
+
+def _merged(sketches: Iterable[Sketch]) -> Sketch:
+    merged = Sketch()
+    for sketch in sketches:
+        merged.merge(sketch)
+    return merged

@@ -43,15 +43,10 @@ class Registry:
             return derived
         series.count(d.ADMITTED)
         for name, values in derived.samples():
-            if d.INTERVALS[name].applies(pipeline):
-                series.observe(d.INTERVALS[name], values)
-        for metric, tokens in (
-            (d.PROMPT_TOKENS, timeline.prompt_tokens),
-            (d.CACHED_TOKENS, timeline.cached_tokens),
-            (d.GENERATED_TOKENS, timeline.generated),
-        ):
-            if metric.applies(pipeline):
-                series.count(metric, tokens)
+            series.observe(d.INTERVALS[name], values)
+        series.count(d.PROMPT_TOKENS, timeline.prompt_tokens)
+        series.count(d.CACHED_TOKENS, timeline.cached_tokens)
+        series.count(d.GENERATED_TOKENS, timeline.generated)
         met = verdict(series.objectives, timeline, derived)
         if met is not None:
             self._judge(series, met)
@@ -76,7 +71,7 @@ class Registry:
     def step(self, model: str, pipeline: str, kind: str, rows: int, tokens: int, seconds: float) -> None:
         """One step of an engine."""
         series = self._of(model, pipeline)
-        series.observe(d.STEP, (seconds,), kind)
+        series.observe(d.STEP, seconds, kind)
         series.count(d.STEP_ROWS, rows, kind)
         series.count(d.STEP_TOKENS, tokens, kind)
 

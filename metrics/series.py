@@ -21,16 +21,18 @@ class Distribution:
     def __init__(self, bounds: tuple[float, ...], clock: Callable[[], float]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
         self.percentiles = Percentiles(clock)
 
-    def observe(self, values: Sequence[float]) -> None:
-        if len(values) == 1:
-            self._counts[bisect_left(self._bounds, values[0])] += 1
-        else:
-            self._sort_in(sorted(values))
-        self.percentiles.add(values)
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+        self.percentiles.add(value)
 
-    def _sort_in(self, ordered: list[float]) -> None:
+    def extend(self, values: Sequence[float]) -> None:
+        ordered = sorted(values)
+        self._total += sum(values)
+        self.percentiles.extend(values)
         below = 0
         for index, bound in enumerate(self._bounds):
             upto = bisect_right(ordered, bound)
@@ -40,7 +42,7 @@ class Distribution:
 
     @property
     def total(self) -> float:
-        return self.percentiles.start.total
+        return self._total
 
     def cumulative(self) -> list[tuple[str, float]]:
         """(upper bound, values at or below it), +Inf last."""
@@ -69,33 +71,44 @@ class ModelSeries:
         self._labels: dict[Metric, set[str]] = {}
         for metric in METRICS:
             if metric.applies(pipeline):
-                for value in metric.values or (() if metric.label else ("",)):
-                    self._create(self._key(metric, value))
+                if not metric.label:
+                    self._create((metric, ""))
+                for value in metric.values:
+                    self._key(metric, value)
 
     def _create(self, key: Key) -> None:
-        """Series of known labels are there from the start, at zero, so that rates have a first point."""
         if key[0].kind is Kind.COUNTER:
             self.counters[key] = 0.0
         elif key[0].kind is Kind.HISTOGRAM:
             self.distributions[key] = Distribution(key[0].buckets, self._clock)
 
     def _key(self, metric: Metric, value: str) -> Key:
+        """The series of a label value, made on its first use; those of known values are there from the start, at zero,
+        so that rates have a first point."""
+        key = (metric, value)
         if metric.label:
             known = self._labels.setdefault(metric, set())
             if value not in known:
-                value = value if len(known) < MAX_LABEL_VALUES else OTHER
-                known.add(value)
-        return metric, value
+                key = (metric, value if len(known) < MAX_LABEL_VALUES else OTHER)
+                if key[1] not in known:
+                    known.add(key[1])
+                    self._create(key)
+        return key
 
     def count(self, metric: Metric, amount: float = 1, label: str = "") -> None:
+        """Nothing happens where the metric is not one of this pipeline's, here and in `observe`."""
         key = self._key(metric, label)
-        self.counters[key] = self.counters.get(key, 0.0) + amount
+        if key in self.counters:
+            self.counters[key] += amount
 
-    def observe(self, metric: Metric, values: Sequence[float], label: str = "") -> None:
-        key = self._key(metric, label)
-        if key not in self.distributions:
-            self._create(key)
-        self.distributions[key].observe(values)
+    def observe(self, metric: Metric, values: float | tuple[float, ...], label: str = "") -> None:
+        distribution = self.distributions.get(self._key(metric, label))
+        if distribution is None:
+            return
+        if isinstance(values, tuple):
+            distribution.extend(values)
+        else:
+            distribution.add(values)
 
     def set(self, metric: Metric, value: float, label: str = "", source: str = "") -> None:
         self._sources.setdefault(source, {})[self._key(metric, label)] = value

@@ -1,6 +1,6 @@
 """Service level objectives and goodput: the share of requests that met all of theirs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from metrics.percentiles import WINDOWS, Ring
@@ -58,26 +58,33 @@ class Tally:
         self.requests += 1
         self.met += met
 
+    def merge(self, other: "Tally") -> None:
+        self.requests += other.requests
+        self.met += other.met
+
     @property
     def share(self) -> float | None:
         return self.met / self.requests if self.requests else None
 
 
 class Goodput:
-    """Tallies since start and over the windows."""
+    """Tallies over the windows and since start."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.start = Tally()
-        self._ring = Ring(Tally, clock)
+        self._older = Tally()
+        self._ring = Ring(Tally, self._older.merge, clock)
 
     def add(self, met: bool) -> None:
-        self.start.add(met)
         self._ring.current().add(met)
-
-    def window(self, seconds: float) -> Tally:
-        slots = list(self._ring.last(seconds))
-        return Tally(sum(slot.requests for slot in slots), sum(slot.met for slot in slots))
 
     def tallies(self) -> dict[str, Tally]:
         """By window: `1m`, `15m`, `start`."""
-        return {name: self.window(seconds) for name, seconds in WINDOWS.items()} | {"start": self.start}
+        windows = {name: _merged(self._ring.last(seconds)) for name, seconds in WINDOWS.items()}
+        return windows | {"start": _merged([self._older, *self._ring])}
+
+
+def _merged(tallies: Iterable[Tally]) -> Tally:
+    merged = Tally()
+    for tally in tallies:
+        merged.merge(tally)
+    return merged

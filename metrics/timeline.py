@@ -88,15 +88,12 @@ class Intervals:
     e2e: float | None = None
     overhead: float | None = None
 
-    def samples(self) -> Iterator[tuple[str, tuple[float, ...]]]:
-        """(field, its samples), fields without one left out."""
+    def samples(self) -> Iterator[tuple[str, float | tuple[float, ...]]]:
+        """(field, its sample or samples), fields without one left out."""
         for name in _FIELDS:
             value: tuple[float, ...] | float | None = getattr(self, name)
-            if isinstance(value, tuple):
-                if value:
-                    yield name, value
-            elif value is not None:
-                yield name, (value,)
+            if value is not None and value != ():
+                yield name, value
 
 
 _FIELDS = tuple(field.name for field in fields(Intervals))

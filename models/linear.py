@@ -1,32 +1,129 @@
-"""Linears over dense, int8 and int4 weights."""
+"""Linears over dense, int8 and int4 weights, with results that don't depend on how many rows run together.
 
+A matrix product's blocking, and so its rounding, may depend on the number of rows. The weight-only CPU kernels sum each row
+in one order whatever the number of rows. oneDNN's bf16 product does not, so decode calls it with `DENSE_ROWS` rows, always,
+and prefill with the rows of one tile of one sequence. Float32 products and CUDA's are used as they are.
+"""
+
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear, pad
+
+from models.quantised import GROUP, Int4Weight, Int8Weight
+
+DENSE_ROWS = 16  # the rows of one AMX tile: fewer cost the same
 
 
 class Linear(Protocol):
-    """y = x · Wᵀ + b. `decode` and `prefill` may run different kernels; which one runs never depends on the load."""
+    """y = x · Wᵀ + b, [rows, k] -> [rows, n]. Which kernel runs depends on the kind of forward, never on the load."""
 
     weight_bytes: int
 
-    def decode(self, x: Tensor) -> Tensor:
-        """[rows, k] -> [rows, n]"""
-        ...
+    def decode(self, x: Tensor) -> Tensor: ...
 
-    def prefill(self, x: Tensor) -> Tensor:
-        """[rows, k] -> [rows, n]"""
-        ...
+    def prefill(self, x: Tensor) -> Tensor: ...
+
+
+def packs_bf16() -> bool:
+    """Whether oneDNN runs bf16 natively on this CPU."""
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class DenseLinear:
+    """Weights as they are: float32, or bf16 (packed for oneDNN on a CPU)."""
+
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.weight = weight
-        self.bias = bias
+        self._name = f"dense {str(weight.dtype).removeprefix('torch.')}"
+        self._bias = bias
         self.weight_bytes = weight.nbytes
+        packed = weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and packs_bf16()
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 64) if packed else weight
+        self._packed = packed
+
+    def __str__(self) -> str:
+        return self._name
+
+    def prefill(self, x: Tensor) -> Tensor:
+        if self._packed:
+            y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._weight, self._bias, "none", [], "")
+            return y
+        return linear(x, self._weight, self._bias)
 
     def decode(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.linear(x, self.weight, self.bias)
+        if not self._packed:
+            return linear(x, self._weight, self._bias)
+        rows = x.shape[0]
+        padded = pad(x, (0, 0, 0, -rows % DENSE_ROWS))
+        pieces = [self.prefill(piece) for piece in padded.split(DENSE_ROWS)]
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces))[:rows]
 
-    prefill = decode
+
+class _QuantisedLinear:
+    """A weight-only kernel, with a dense copy for prefill where there is memory for one."""
+
+    def __init__(self, name: str, bias: Tensor | None, dense_copy: DenseLinear | None) -> None:
+        self._name = name
+        self._bias = bias
+        self._dense_copy = dense_copy
+        self.weight_bytes = dense_copy.weight_bytes if dense_copy else 0
+        self.prefill: Callable[[Tensor], Tensor] = dense_copy.prefill if dense_copy else self.decode
+
+    def __str__(self) -> str:
+        return f"{self._name}, {self._dense_copy} in prefill" if self._dense_copy else self._name
+
+    def _product(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def decode(self, x: Tensor) -> Tensor:
+        y = self._product(x)
+        return y if self._bias is None else y.add_(self._bias)
+
+
+class Int8Linear(_QuantisedLinear):
+    """int8 with a scale a row."""
+
+    def __init__(self, weight: Int8Weight, bias: Tensor | None = None, dense_copy: DenseLinear | None = None) -> None:
+        super().__init__("int8", bias, dense_copy)
+        self._codes = weight.codes
+        self._scale = weight.scale.to(torch.bfloat16)
+        self.weight_bytes += self._codes.nbytes + self._scale.nbytes
+
+    def _product(self, x: Tensor) -> Tensor:
+        return torch._weight_int8pack_mm(x, self._codes, self._scale)
+
+
+class Int4Linear(_QuantisedLinear):
+    """int4 in groups of 32."""
+
+    def __init__(self, weight: Int4Weight, bias: Tensor | None = None, dense_copy: DenseLinear | None = None) -> None:
+        super().__init__("int4", bias, dense_copy)
+        scales = torch.stack((weight.scale, weight.zero), -1).to(torch.bfloat16)  # [n, k / 32, 2]
+        self._scales = scales.transpose(0, 1).contiguous()  # [k / 32, n, 2]
+        self._on_cpu = weight.codes.device.type == "cpu"
+        self._codes = _pack_cpu(weight.codes) if self._on_cpu else _pack_cuda(weight.codes)
+        self.weight_bytes += self._codes.nbytes + self._scales.nbytes
+
+    def _product(self, x: Tensor) -> Tensor:
+        if self._on_cpu:
+            return torch._weight_int4pack_mm_for_cpu(x, self._codes, GROUP, self._scales)
+        return torch._weight_int4pack_mm(x, self._codes, GROUP, self._scales)
+
+
+def has_int4_kernel(rows: int, columns: int, device: torch.device) -> bool:
+    """Whether an [n, k] = [rows, columns] int4 weight can run as it is."""
+    if device.type == "cpu":
+        return rows % 16 == 0 and columns % GROUP == 0
+    return torch.cuda.get_device_capability(device) >= (8, 0) and rows % 8 == 0 and columns % GROUP == 0
+
+
+def _pack_cpu(codes: Tensor) -> Tensor:
+    return torch._convert_weight_to_int4pack_for_cpu(codes.int(), 1)
+
+
+def _pack_cuda(codes: Tensor) -> Tensor:
+    """Two codes a byte, the even column in the high half; then in the tensor cores' order, 2 … 8 tiles of 16 columns deep."""
+    depth = next(depth for depth in (8, 4, 2) if codes.shape[1] % (16 * depth) == 0)
+    return torch._convert_weight_to_int4pack(codes[:, ::2] << 4 | codes[:, 1::2], depth)

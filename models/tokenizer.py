@@ -1,9 +1,16 @@
-"""Text to token ids and back."""
+"""Text to token ids and back, over `tokenizers.Tokenizer`."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import tokenizers
+
+from models.errors import ModelLoadError
+from models.gguf import GGUFFile
+from models.tokenizer_gguf import build_tokenizer
+
+_SPACE = "▁"  # sentencepiece's
 
 
 class Tokenizer:
@@ -17,19 +24,23 @@ class Tokenizer:
         bos_id: int | None,
         chat_template: str | None,
         special_tokens: Mapping[str, str],
-        token_table: Sequence[bytes],
+        token_table: Sequence[bytes] | None = None,
     ) -> None:
         self._backend = backend
-        self._table = token_table
-        self.vocab_size = len(token_table)
-        self.eos_ids = eos_ids  # of the tokenizer; a generation config may name more
+        self._table = _token_table(backend) if token_table is None else token_table
+        self.vocab_size = len(self._table)
+        self.eos_ids = eos_ids  # the tokenizer's own; a generation config may name more
         self.bos_id = bos_id
-        self.special_ids = frozenset(id for id, token in backend.get_added_tokens_decoder().items() if token.special)
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(id for id, token in added.items() if token.special)
         self.chat_template = chat_template
         self.special_tokens = dict(special_tokens)  # bos_token, eos_token, … as chat templates name them
 
     def encode(self, text: str, *, add_special: bool) -> list[int]:
-        """`add_special`: put in what the model's own post-processor adds (a BOS). Special tokens spelled in `text` become themselves."""
+        """Token ids. Special tokens spelled out in `text` become themselves.
+
+        `add_special`: with what the model's own post-processor puts around a text (a BOS, mostly).
+        """
         return self._backend.encode(text, add_special_tokens=add_special).ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -37,7 +48,10 @@ class Tokenizer:
         return self._backend.decode(list(ids), skip_special_tokens=True)
 
     def token_bytes(self, id: int) -> bytes:
-        """The raw bytes that a token stands for; b"" for special tokens."""
+        """The raw bytes that a token stands for, maybe a part of a character; b"" for special tokens.
+
+        Sentencepiece tokens that open a word start with a space, also where `decode` would drop a text's first one.
+        """
         return self._table[id]
 
     def clone(self) -> "Tokenizer":
@@ -52,6 +66,107 @@ class Tokenizer:
         )
 
 
+def byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-ins for bytes: character -> byte."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    alphabet = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in set(printable))
+    return alphabet | {chr(256 + index): byte for index, byte in enumerate(others)}
+
+
+def _token_table(backend: tokenizers.Tokenizer) -> list[bytes]:
+    """Of each id its bytes; ids that no token has stay empty."""
+    vocab = backend.get_vocab(with_added_tokens=False)
+    added = backend.get_added_tokens_decoder()
+    table = [b""] * (max([*vocab.values(), *added]) + 1)
+    to_bytes = _byte_level(byte_alphabet()) if _is_byte_level(backend) else _sentencepiece
+    for token, id in vocab.items():
+        table[id] = to_bytes(token)
+    for id, token in added.items():
+        table[id] = b"" if token.special else token.content.encode()
+    return table
+
+
+def _is_byte_level(backend: tokenizers.Tokenizer) -> bool:
+    """By the decoder: it is what turns tokens back into bytes."""
+    decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder else {}
+    kinds = [decoder.get("type"), *(part["type"] for part in decoder.get("decoders", []))]
+    return "ByteLevel" in kinds
+
+
+def _byte_level(alphabet: Mapping[str, int]) -> Callable[[str], bytes]:
+    table = {ord(char): byte for char, byte in alphabet.items()}
+    known = set(alphabet)
+
+    def to_bytes(token: str) -> bytes:
+        if known.issuperset(token):
+            return token.translate(table).encode("latin-1")
+        return token.encode()
+
+    return to_bytes
+
+
+def _sentencepiece(token: str) -> bytes:
+    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+        return bytes([int(token[3:5], 16)])
+    return token.replace(_SPACE, " ").encode()
+
+
 def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a model folder (`tokenizer.json`) or of a GGUF file. Raises ModelLoadError."""
-    raise NotImplementedError
+    if path.is_file():
+        return from_gguf(GGUFFile(path))
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        raise ModelLoadError(f"{path} has no tokenizer.json; save the model's fast tokenizer there")
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # noqa: BLE001 - the only type that tokenizers raises
+        raise ModelLoadError(f"{file} can't be read: {error}") from error
+    backend.no_padding()
+    backend.no_truncation()
+    config = json.loads((path / "tokenizer_config.json").read_text()) if (path / "tokenizer_config.json").is_file() else {}
+    special = {
+        name: token if isinstance(token, str) else token["content"]
+        for name, token in config.items()
+        if name in ("bos_token", "eos_token", "unk_token", "pad_token") and token
+    }
+    eos = backend.token_to_id(special.get("eos_token", ""))
+    return Tokenizer(
+        backend,
+        eos_ids=frozenset() if eos is None else frozenset((eos,)),
+        bos_id=backend.token_to_id(special.get("bos_token", "")),
+        chat_template=_chat_template(path, config.get("chat_template")),
+        special_tokens=special,
+    )
+
+
+def _chat_template(path: Path, configured: str | list[dict[str, str]] | None) -> str | None:
+    """transformers writes it to its own file; before, into the config, where it may be a list of named ones."""
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text()
+    if isinstance(configured, list):
+        return next((each["template"] for each in configured if each["name"] == "default"), None)
+    return configured
+
+
+def from_gguf(file: GGUFFile) -> Tokenizer:
+    """The tokenizer described by a GGUF file's metadata. Raises ModelLoadError."""
+    metadata = file.metadata
+    backend = build_tokenizer(metadata)
+    tokens: Sequence[str] = metadata["tokenizer.ggml.tokens"]
+
+    def id_of(name: str) -> int | None:
+        found = metadata.get(f"tokenizer.ggml.{name}_token_id")
+        return found if isinstance(found, int) and found < len(tokens) else None
+
+    names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+    ends = (id_of(name) for name in ("eos", "eot", "eom"))
+    return Tokenizer(
+        backend,
+        eos_ids=frozenset(id for id in ends if id is not None),
+        bos_id=id_of("bos"),
+        chat_template=metadata.get("tokenizer.chat_template"),
+        special_tokens={names[name]: tokens[id] for name in names if (id := id_of(name)) is not None},
+    )

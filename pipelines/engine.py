@@ -1,7 +1,7 @@
 """The engine thread: it alone touches the model. Take the inbox, run a step, send what the step said."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 from time import monotonic
 from typing import Generic
@@ -49,13 +49,13 @@ class Engine(Generic[W]):
         unknown then, and the process has to end.
         """
         while not (self._draining and not self._requests):
-            self._send(self._take_inbox())
-            self._send(self._step())
+            answers = self._take_inbox()
+            self._send(answers, self._step())
             self._report()
 
     # --- the inbox ----------------------------------------------------------------------------------------------------
 
-    def _take_inbox(self) -> list[FromWorker]:
+    def _take_inbox(self) -> list[Event]:
         commands = self._wait()
         events: list[Event] = []
         for command in commands:
@@ -71,7 +71,7 @@ class Engine(Generic[W]):
         if self._next_deadline <= monotonic():
             self._expire(events)
         self._changed = self._changed or bool(commands)
-        return [Step(events)] if events else []
+        return events
 
     def _wait(self) -> list[Command[W]]:
         if self._pipeline.busy:
@@ -138,18 +138,18 @@ class Engine(Generic[W]):
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
-    def _step(self) -> list[FromWorker]:
+    def _step(self) -> list[StepResult]:
         if not self._pipeline.busy:
             return []
         self._changed = True
         try:
-            return self._said([self._pipeline.step()])
+            return [self._pipeline.step()]
         except StepFailed as failure:
             if device_is_lost(failure):
                 raise
             log.exception("a step of %d requests failed; each is tried alone", len(failure.request_ids))
             suspects = failure.request_ids
-        return self._said(self._step_alone(id) for id in suspects)
+        return [self._step_alone(id) for id in suspects]
 
     def _step_alone(self, id: str) -> StepResult:
         """Run one request of a failed step by itself: the others' faults are not its own."""
@@ -165,27 +165,32 @@ class Engine(Generic[W]):
             self._pipeline.abort(id)
             return StepResult([Failed(id, "internal_error", "the model could not run this request")])
 
-    def _said(self, results: Iterable[StepResult]) -> list[FromWorker]:
-        """Step frames of the events whose requests are open; a terminal event closes its request."""
-        frames: list[FromWorker] = []
-        for result in results:
-            events: list[Event] = []
-            for event in result.events:
-                request = self._requests.get(event.id)
-                if request is None:
-                    continue
-                if isinstance(event, Done | Failed):
-                    self._close(request)
-                events.append(event)
-            if events or result.report is not None:
-                frames.append(Step(events, result.report))
-        return frames
-
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    def _send(self, frames: list[FromWorker]) -> None:
+    def _send(self, answers: list[Event], results: Sequence[StepResult]) -> None:
+        """What the inbox and the step gave rise to, in one write: each write wakes the gateway, so answers to new
+        requests come with the step that is the first to have them."""
+        frames: list[FromWorker] = []
+        events = answers
+        for result in results:
+            self._collect(result.events, events)
+            if events or result.report is not None:
+                frames.append(Step(events, result.report))
+            events = []
+        if events:
+            frames.append(Step(events))
         if frames:
             self._channel.send(*frames)
+
+    def _collect(self, said: Iterable[Event], events: list[Event]) -> None:
+        """Events of requests that are open; a terminal one closes its request."""
+        for event in said:
+            request = self._requests.get(event.id)
+            if request is None:
+                continue
+            if isinstance(event, Done | Failed):
+                self._close(request)
+            events.append(event)
 
     def _report(self) -> None:
         if self._changed and monotonic() >= self._stats_due:

@@ -11,6 +11,7 @@ from pipelines.messages import FromWorker, ToWorker
 
 HEADER = 4
 MAX_FRAME = 256 * 1024 * 1024  # bytes; uploads travel as paths, so more than this is a broken peer
+WRITE_PATIENCE = 0.25  # seconds; a write that takes longer is waiting for the gateway
 RECEIVE = 256 * 1024  # bytes asked for in one read
 
 M = TypeVar("M")
@@ -101,12 +102,12 @@ class WorkerChannel:
             self._socket.sendall(frames)
 
     def send_unless_blocked(self, message: FromWorker) -> None:
-        """Send, or drop the message where that would wait for another writer or for a full socket.
+        """Send, or drop the message where the socket is full or another writer has waited for room in it.
 
-        So the thread that reads never stops reading because the gateway does.
+        So the thread that reads does not stop reading because the gateway has.
         """
         frame = encode_frame(message)
-        if not self._sending.acquire(blocking=False):
+        if not self._sending.acquire(timeout=WRITE_PATIENCE):
             return
         try:
             sent = self._socket.send(frame, socket.MSG_DONTWAIT)

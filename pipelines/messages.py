@@ -9,6 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from pipelines.audio.messages import AudioEvent, AudioOptions, StreamRequest, TranscriptionRequest
+
 Priority = Literal["interactive", "batch"]
 FinishReason = Literal["stop", "length"]
 ErrorCode = Literal[
@@ -17,6 +19,7 @@ ErrorCode = Literal[
     "cancelled",  # the answer to an Abort
     "deadline_exceeded",
     "worker_lost",  # the process that ran it is gone; set by the gateway
+    "invalid_output",  # the model's result is no number: another try gives the same
     "internal_error",
 ]
 
@@ -35,6 +38,14 @@ class TextOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     prepare_threads: int = 2
 
 
+class EmbeddingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The `[models.embedding]` table of an embedding model. None: measured at start."""
+
+    max_batch_tokens: int | None = None  # tokens in one step, padding included
+    max_wait_ms: float = 0.0  # what a step that is not full may wait for more inputs
+    dynamic_int8: bool = False  # with quantization = "int8": activations too, by one scale for the whole batch
+
+
 class ModelSpec(Struct, frozen=True, kw_only=True):
     """All that a worker needs to load its model."""
 
@@ -47,6 +58,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     quantization: str | None = None  # None: as the files have it
     dtype: str | None = None
     text: TextOptions = TextOptions()
+    embedding: EmbeddingOptions = EmbeddingOptions()
+    audio: AudioOptions = AudioOptions()
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -128,8 +141,35 @@ class TextRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="te
     salt: str = ""  # the tenant's: prefix blocks are shared only between equal salts. Set by the server
 
 
+class ImageBytes(Struct, frozen=True, tag="image"):
+    """An encoded picture (PNG, JPEG, …), as the caller sent it."""
+
+    data: bytes
+
+
+EmbeddingInput = StringPrompt | TokenPrompt | ImageBytes
+Truncate = Literal["none", "start", "end"]  # which side of an over-long text is cut off; none: it is refused
+
+
+class EmbeddingRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="embedding"):
+    """A vector for each input. Answered by `Vectors`, in any order of the inputs."""
+
+    inputs: list[EmbeddingInput]
+    truncate: Truncate = "none"
+    dimensions: int | None = None  # the first so many components, brought to unit length again
+
+
+class RerankRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="rerank"):
+    """How well each document answers the query. Answered by one `Scores`."""
+
+    query: str
+    documents: list[str]
+    truncate: Truncate = "end"  # of documents; the query is never cut
+    max_tokens_per_document: int | None = None
+
+
 # Later pipelines add their requests to this union.
-Request = TextRequest
+Request = TextRequest | EmbeddingRequest | RerankRequest | TranscriptionRequest | StreamRequest
 
 
 # --- gateway to worker ------------------------------------------------------------------------------------------------
@@ -215,6 +255,22 @@ class ChoiceDone(Struct, frozen=True, tag="choice_done"):
     stop: str | int | None = None  # the stop string or stop id that ended it
 
 
+class Vectors(Struct, frozen=True, tag="vectors"):
+    """The vectors of some inputs of a request, as one step made them: `len(indices)` rows of little-endian float32."""
+
+    id: str
+    indices: list[int]
+    data: bytes
+
+
+class Scores(Struct, frozen=True, tag="scores"):
+    """Of all documents, in their order. Cross-encoders score in 0…1, cosines are in -1…1."""
+
+    id: str
+    method: Literal["cross_encoder", "cosine"]
+    scores: list[float]
+
+
 class Usage(Struct, frozen=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -245,7 +301,7 @@ class Failed(Struct, frozen=True, tag="failed"):
     param: str | None = None
 
 
-Event = Accepted | Delta | ChoiceDone | Done | Failed
+Event = Accepted | Delta | ChoiceDone | Vectors | Scores | Done | Failed | AudioEvent
 
 
 class StepReport(Struct, frozen=True):

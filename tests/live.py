@@ -37,9 +37,11 @@ MakeFleet = Callable[[Settings, Registry], Fleet]
 
 
 @asynccontextmanager
-async def gateway(settings: Settings, make_fleet: MakeFleet = Fleet) -> AsyncIterator[Gateway]:
+async def gateway(
+    settings: Settings, make_fleet: MakeFleet = Fleet, registry: Registry | None = None
+) -> AsyncIterator[Gateway]:
     """The whole application on a free port, in the running loop; drained at the end."""
-    registry = Registry()
+    registry = registry or Registry()
     fleet = make_fleet(settings, registry)
     listener = bind(settings.server)
     server = http_server(create_app(settings, fleet, registry), settings.server)

@@ -55,7 +55,7 @@ class Session(Protocol):
         ...
 
     def take(self) -> Sequence[Event]:
-        """The events that are here already, merged alike, without waiting; often none. The reader writes them at once."""
+        """The events that are here already, merged alike, without waiting; often none. They are written at once."""
         ...
 
     async def send(self, data: bytes) -> None:

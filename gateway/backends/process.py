@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
+from typing import cast
 
 import psutil
 
@@ -41,10 +42,13 @@ class WorkerProcess(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._room = asyncio.Event()
         self._room.set()
-        ours, theirs = socket.socketpair()
+        self._socket, theirs = socket.socketpair()
         with theirs:
-            self._child = _start(theirs)
-        self._socket = ours
+            try:
+                self._child = _start(theirs)
+            except OSError:
+                self._socket.close()
+                raise
 
     @classmethod
     async def start(cls, on_message: Callable[[FromWorker], None]) -> "WorkerProcess":
@@ -98,8 +102,7 @@ class WorkerProcess(asyncio.Protocol):
     # --- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self.heard += 1

@@ -1,10 +1,8 @@
 """`/v1/chat/completions`"""
 
-from typing import Annotated
-
 import msgspec
 from litestar import Controller, post
-from litestar.params import Dependency
+from litestar.di import NamedDependency
 
 from gateway.controllers.intake import HttpRequest, json_body, terms, timeline
 from gateway.dispatch import Dispatcher, Output, Reply
@@ -23,9 +21,7 @@ class ChatController(Controller):
     tags = ("text",)
 
     @post("/v1/chat/completions", status_code=200, summary="Chat, streamed or not")
-    async def create(
-        self, request: HttpRequest, dispatcher: Annotated[Dispatcher, Dependency(skip_validation=True)]
-    ) -> Reply:
+    async def create(self, request: HttpRequest, dispatcher: NamedDependency[Dispatcher]) -> Reply:
         raw = await json_body(request)
         body = decode_body(raw, _decoder)
         route = dispatcher.route(body.model, "text")

@@ -1,10 +1,9 @@
 """Health, readiness and the list of models."""
 
 from time import time
-from typing import Annotated
 
 from litestar import Controller, Response, get
-from litestar.params import Dependency
+from litestar.di import NamedDependency
 from msgspec import Struct
 
 from gateway.errors import model_not_found
@@ -13,7 +12,7 @@ from gateway.routing import Route
 
 _STARTED = int(time())
 
-TheFleet = Annotated[Fleet, Dependency(skip_validation=True)]
+TheFleet = NamedDependency[Fleet]
 
 
 class Health(Struct, frozen=True):
@@ -53,7 +52,12 @@ class SystemController(Controller):
         body = fleet.readiness()
         return Response(body, status_code=200 if body.ready else 503)
 
-    @get("/ready/{model:path}", summary="503 while the model takes no requests. Open", security=[{}], sync_to_thread=False)
+    @get(
+        "/ready/{model:path}",
+        summary="503 while the model takes no requests. Open",
+        security=[{}],
+        sync_to_thread=False,
+    )
     def model_ready(self, fleet: TheFleet, model: str) -> Response[ModelStatus]:
         name = model.strip("/")
         try:

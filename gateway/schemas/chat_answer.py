@@ -27,9 +27,9 @@ class Logprobs(Struct, frozen=True):
     refusal: None = None
 
 
-class AssistantMessage(Struct, frozen=True):
-    content: str
+class AssistantMessage(Struct, frozen=True, kw_only=True):
     role: str = "assistant"
+    content: str
     refusal: None = None
 
 
@@ -109,7 +109,7 @@ class ChatAnswer:
 
     def _choice(self, index: int) -> Choice:
         logprobs = None if self._logprobs is None else Logprobs(self._logprobs[index])
-        return Choice(index, AssistantMessage("".join(self._texts[index])), logprobs, self._reasons[index])
+        return Choice(index, AssistantMessage(content="".join(self._texts[index])), logprobs, self._reasons[index])
 
 
 class ChatStream:

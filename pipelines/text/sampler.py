@@ -5,6 +5,7 @@ others there are. Candidates are narrowed by bounds that need no sort, so that o
 sorted.
 """
 
+import math
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.text.sampling import Floats, Ids, SamplingParams, TokenCounts, uniform
+from pipelines.text.sampling import Doubles, Floats, Ids, SamplingParams, TokenCounts, uniform
 
 TOP_LOGPROBS = 20  # the most alternatives that a request may ask for
 _CHUNKS = 256
@@ -115,46 +116,66 @@ def _process(row: Floats, sequence: Sampled) -> Floats:
 def draw(row: Floats, params: SamplingParams, chance: float) -> int:
     """The token at `chance` of the cumulative distribution that temperature, top-k, top-p and min-p, in this order,
     make of the processed logits `row` [vocab]."""
-    filtered = 0 < params.top_k < len(row)
-    if filtered:
+    if 0 < params.top_k < len(row):
         ids = _largest(row, params.top_k)
-        weights = _weights(row[ids], row[ids[0]], params.temperature).astype(np.float64)
-        cumulative = np.cumsum(weights)
-        mass = float(cumulative[-1])
+        weights = _weights(row[ids], row[ids[0]], params.temperature)
+        mass = float(weights.sum(dtype=np.float64))
     else:
         every = _weights(row, row.max(), params.temperature)
         if params.top_p == 1 and params.min_p == 0:
-            return _at(np.cumsum(every, dtype=np.float64), chance)
-        mass = float(every.sum(dtype=np.float64))
+            return _at(every, chance)
+        mass = float(every.sum())
         # Tokens below (1 - top_p) / vocab of the mass have, all together, less than the 1 - top_p that may be missing.
-        bound = np.float32(max(params.min_p, (1 - params.top_p) * mass / len(row)))
-        ids = _descending(row, np.flatnonzero(every >= bound))
-        weights = every[ids].astype(np.float64)
-        cumulative = np.cumsum(weights)
+        bound = max(params.min_p, (1 - params.top_p) * mass / len(row))
+        ids = _descending(every, np.flatnonzero(every >= np.float32(bound)))
+        weights = every[ids]
 
+    cumulative = np.cumsum(weights, dtype=np.float64)
     kept = len(ids)
     if params.top_p < 1:  # the smallest set that reaches top_p of the mass
         kept = min(kept, int(np.searchsorted(cumulative, params.top_p * mass)) + 1)
     if params.min_p > 0:  # relative to the most likely token, whose weight is 1
-        kept = min(kept, int(np.count_nonzero(weights >= params.min_p)))
-    return int(ids[_at(cumulative[:kept], chance)])
+        kept = min(kept, int(np.count_nonzero(weights >= np.float32(params.min_p))))
+    return int(ids[_position(cumulative[:kept], chance)])
 
 
 def _weights(logits: Floats, peak: np.float32, temperature: float) -> Floats:
-    """exp((logits - peak) / temperature): the softmax but for its denominator, of which no temperature can overflow."""
-    weights: Floats = np.exp((logits - peak) / np.float32(max(temperature, 1e-6)))
+    """exp((logits - peak) / temperature): the softmax but for its denominator. No temperature makes it overflow."""
+    weights: Floats = logits - peak
+    weights *= np.float32(1 / max(temperature, 1e-6))
+    np.exp(weights, out=weights)
     return weights
 
 
-def _at(cumulative: "np.ndarray[tuple[int], np.dtype[np.float64]]", chance: float) -> int:
+def _at(weights: Floats, chance: float) -> int:
+    """The place at `chance` of all weights: by sums of chunks first, then within one."""
+    starts = _chunks(len(weights))
+    cumulative = np.cumsum(np.add.reduceat(weights, starts), dtype=np.float64)
+    chunk = _position(cumulative, chance)
+    before = cumulative[chunk - 1] if chunk else 0.0
+    within = weights[starts[chunk] : starts[chunk] + starts[1] if len(starts) > 1 else None]
+    left = (chance * cumulative[-1] - before) / (cumulative[chunk] - before)
+    return int(starts[chunk]) + _position(np.cumsum(within, dtype=np.float64), left)
+
+
+def _position(cumulative: Doubles, chance: float) -> int:
+    """The first place whose cumulative weight is above `chance` of the last: one that has a weight itself."""
     found = int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))
-    return min(found, len(cumulative) - 1)
+    return min(found, int(np.searchsorted(cumulative, cumulative[-1])))
 
 
-def _descending(row: Floats, ids: Ids) -> Ids:
-    """`ids` (ascending) by their logits, largest first; of equal ones the lower id first."""
-    ordered: Ids = ids[np.argsort(-row[ids], kind="stable")]
-    return ordered
+def _chunks(length: int) -> Ids:
+    """Where the chunks of a row begin."""
+    return np.arange(0, length, -(-length // _CHUNKS))
+
+
+def _descending(values: Floats, ids: Ids) -> Ids:
+    """`ids` by their values, largest first; of equal ones the lower id first."""
+    bits = values[ids].view(np.int32)
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # integers in the order of the floats
+    keys = (~ordered.astype(np.int64) << 32) | ids
+    keys.sort()
+    return keys & 0xFFFFFFFF
 
 
 def _largest(row: Floats, k: int) -> Ids:
@@ -162,17 +183,14 @@ def _largest(row: Floats, k: int) -> Ids:
 
     The k-th largest of the maxima of row's chunks is not above row's own k-th largest: what is below it is out.
     """
-    width = -(-len(row) // _CHUNKS)
-    peaks = np.maximum.reduceat(row, np.arange(0, len(row), width))
-    if k > len(peaks):
-        bound = np.partition(row, len(row) - k)[len(row) - k]
-    else:
-        bound = np.partition(peaks, len(peaks) - k)[len(peaks) - k]
+    peaks = np.maximum.reduceat(row, _chunks(len(row)))
+    pool = peaks if k <= len(peaks) else row
+    bound = np.partition(pool, len(pool) - k)[len(pool) - k]
     return _descending(row, np.flatnonzero(row >= bound))[:k]
 
 
 def _logprobs(row: Floats, token: int, top: int) -> RowLogprobs:
     peak = row.max()
-    total = float(peak) + float(np.log(np.exp(row - peak).sum(dtype=np.float64)))
-    ids = _largest(row, min(top, len(row))) if top else ()
-    return RowLogprobs(float(row[token]) - total, tuple((int(id), float(row[id]) - total) for id in ids))
+    total = float(peak) + math.log(_weights(row, peak, 1.0).sum())
+    ids = _largest(row, min(top, len(row))).tolist() if top else []
+    return RowLogprobs(float(row[token]) - total, tuple((id, float(row[id]) - total) for id in ids))

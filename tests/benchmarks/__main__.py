@@ -47,8 +47,10 @@ def main() -> int:
             _say(f"== {name}")
             try:
                 for figure in COMPARISONS[name](bench):
+                    if not figures or figures[-1].definition != figure.definition:
+                        print(f"{figure.definition}:")
                     figures.append(figure)
-                    print(line(figure), flush=True)
+                    print(f"  {line(figure)}", flush=True)
             except (Unavailable, ProcessFailed) as reason:
                 failed = True
                 bench.notes.append(f"{name} was not measured in full: {reason}")

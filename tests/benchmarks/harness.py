@@ -49,7 +49,7 @@ class Bench:
         return quick if self.quick else full
 
     def prompts(self, number: int, length: int) -> list[list[int]]:
-        """Ids of ordinary tokens at random, never the same ones twice: no prompt shares a prefix with an earlier one."""
+        """Ids of ordinary tokens at random: no prompt shares a prefix with an earlier one."""
         generator = random.Random(next(self._seeds))
         return [[generator.randrange(1_000, 40_000) for _ in range(length)] for _ in range(number)]
 
@@ -57,7 +57,7 @@ class Bench:
         """Each subject once a round, after a round that is thrown away; every other round in reverse order."""
         results: dict[str, list[T]] = {name: [] for name in subjects}
         for round_ in range(self.rounds + 1):
-            order = list(subjects) if round_ % 2 else list(reversed(subjects))
+            order = list(subjects) if round_ % 2 else list(subjects)[::-1]
             for name in order:
                 result = self._watched(name, subjects[name])
                 if round_ > 0:

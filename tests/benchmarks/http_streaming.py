@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 
 from tests.benchmarks import client
 from tests.benchmarks.figures import Figure, at_least, ratio
@@ -26,11 +27,13 @@ def compare(bench: Bench) -> Iterator[Figure]:
     for streams, bounds in STREAMS.items():
         found = bench.interleave(
             {
-                "HTTP": Subject(lambda n=streams: over_http(n), [gateway]),
-                "in process": Subject(lambda n=streams: inside(n), [engine]),
+                "HTTP": Subject(partial(over_http, streams), [gateway]),
+                "in process": Subject(partial(inside, streams), [engine]),
             }
         )
-        definition = f"{streams} stream(s), {PROMPT}-token prompts, {tokens} tokens each, from request to last token at the client"
+        definition = (
+            f"{streams} stream(s), {PROMPT}-token prompts, {tokens} tokens each: request → last token at the client"
+        )
         yield ratio(f"HTTP ÷ in process, {streams}", definition, found["HTTP"], found["in process"], bounds)
         yield Figure(f"HTTP, {streams}", definition, "tokens/s", found["HTTP"])
 

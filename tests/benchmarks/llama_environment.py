@@ -11,7 +11,7 @@ VERSION = "0.3.36"
 DIRECTORY = ROOT / ".venv-llama"
 PYTHON = DIRECTORY / "bin" / "python"
 
-# GCC 12 drops most of the AMX tile configuration as dead stores (the intrinsic declares 8 of its 64 bytes as read): on a
+# GCC 12 drops most of the AMX tile configuration as dead stores (its intrinsic claims to read 8 of the 64 bytes): on a
 # machine with AMX the first prompt would end in an illegal instruction.
 _FLAGS = "-fno-tree-dse -fno-dse"
 _BUILD = {"CMAKE_ARGS": "-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF", "CFLAGS": _FLAGS, "CXXFLAGS": _FLAGS}
@@ -31,8 +31,8 @@ def prepare(model: str, say: Callable[[str], None]) -> str:
     """The environment's python, llama-cpp-python built for this machine in it (minutes, once). Raises Unavailable."""
     if not _works(model):
         say(f"building llama-cpp-python {VERSION} in {DIRECTORY.name} (several minutes, once)")
-        subprocess.run([sys.executable, "-m", "venv", DIRECTORY], check=True)
-        install = [PYTHON, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-cache-dir"]
+        subprocess.run([sys.executable, "-m", "venv", str(DIRECTORY)], check=True)
+        install = [str(PYTHON), "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-cache-dir"]
         built = subprocess.run(
             [*install, f"llama-cpp-python=={VERSION}"], env={**os.environ, **_BUILD}, capture_output=True, text=True
         )

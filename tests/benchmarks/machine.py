@@ -9,11 +9,12 @@ from pathlib import Path
 import psutil
 from msgspec import Struct
 
+from gateway import __version__
 from tests.benchmarks import llama_environment
 from tests.benchmarks.harness import model_file
 
 _CPUINFO = Path("/proc/cpuinfo")
-PACKAGES = ("multimodal-gateway", "torch", "transformers", "litestar", "uvicorn", "uvloop", "msgspec")
+PACKAGES = ("torch", "transformers", "litestar", "uvicorn", "uvloop", "msgspec")
 
 
 class Machine(Struct, frozen=True):
@@ -41,7 +42,11 @@ def describe() -> Machine:
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
         model=model_file().name,
-        versions={name: version(name) for name in PACKAGES} | {"llama-cpp-python": llama_environment.VERSION},
+        versions={
+            "multimodal-gateway": __version__,
+            **{name: version(name) for name in PACKAGES},
+            "llama-cpp-python": llama_environment.VERSION,
+        },
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.benchmarks.harness import MODEL, Bench, Subject
 
 DECODED, PROMPTS = 256, 8
 WORDS = 20_000  # of a prompt: more than any context, so that it is tokenised and then refused, never run
+_SENTENCE = "the old lighthouse keeper wrote down every ship that passed along the northern coast that winter"
 AFTER = 16  # tokens of the decode that have come when the prompts are sent
 
 
@@ -24,11 +26,11 @@ def compare(bench: Bench) -> Iterator[Figure]:
         return float(np.quantile(gaps, 0.99)) * 1e3
 
     found = bench.interleave(
-        {"alone": Subject(lambda: p99(0), [gateway]), "beside": Subject(lambda: p99(PROMPTS), [gateway])}
+        {"alone": Subject(partial(p99, 0), [gateway]), "beside": Subject(partial(p99, PROMPTS), [gateway])}
     )
     definition = (
-        f"99th percentile of the gaps between {tokens} tokens at the client, while {PROMPTS} prompts of {WORDS:,} words are "
-        "templated, tokenised and refused, against alone"
+        f"99th percentile of the gaps between {tokens} tokens at the client, while {PROMPTS} prompts of {WORDS:,} "
+        "words are templated, tokenised and refused, against alone"
     )
     yield ratio("p99 gap beside preparing ÷ alone", definition, found["beside"], found["alone"], at_most(2.0))
     yield Figure("p99 gap, alone", definition, "ms", found["alone"])
@@ -41,7 +43,7 @@ async def _gaps(port: int, tokens: int, beside: int) -> list[float]:
     decode = asyncio.create_task(
         connection.post("/v1/completions", client.encode(client.completion(MODEL, _text(64), tokens)))
     )
-    while len(connection.reply.stamps) < AFTER and not decode.done():
+    while len(connection.reply.stamps) < AFTER and not decode.done():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     refused = [
         client.post(port, "/v1/chat/completions", {"model": MODEL, "messages": [{"role": "user", "content": text}]})
@@ -59,7 +61,5 @@ async def _gaps(port: int, tokens: int, beside: int) -> list[float]:
 
 def _text(words: int) -> str:
     """English, so that a token is a text of its own."""
-    sentence = (
-        "the old lighthouse keeper wrote down every ship that passed along the northern coast that winter".split()
-    )
+    sentence = _SENTENCE.split()
     return " ".join(sentence[index % len(sentence)] for index in range(words))

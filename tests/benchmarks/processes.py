@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).parents[2]
-START_S = 120.0
+START_S = 60.0
 
 
 class ProcessFailed(Exception):

@@ -28,7 +28,7 @@ def line(figure: Figure) -> str:
     """For the terminal."""
     spread = f"{number(min(figure.values))} … {number(max(figure.values))}"
     bounds = f"  goal {_goal(figure)}, floor {_floor(figure)}: {figure.verdict}" if figure.bounds else ""
-    return f"{figure.name:34} {number(figure.value):>8} {figure.unit:9} ({spread}){bounds}\n    {figure.definition}"
+    return f"{figure.name:34} {number(figure.value):>8} {figure.unit:9} ({spread}){bounds}"
 
 
 def number(value: float) -> str:
@@ -55,9 +55,9 @@ def _page(machine: Machine, figures: Sequence[Figure], notes: Sequence[str], rou
     versions = ", ".join(f"{name} {value}" for name, value in machine.versions.items())
     parts = [
         "# Benchmarks\n",
-        "Written by `make bench`. A comparison alternates its subjects round by round, one busy at a time, after a round "
-        "that is thrown away;\na ratio is taken within each round. Figures are medians, the spread is the smallest … the "
-        "largest round. `benchmarks.json` has every\nround.\n",
+        "Written by `make bench`. A comparison alternates its subjects round by round, one busy at a time, after a "
+        "round that\nis thrown away; a ratio is taken within each round. Figures are medians, the spread is the "
+        "smallest … the largest\nround. `benchmarks.json` has every round.\n",
         f"- Machine: {machine.processor}, {machine.cores} cores, {machine.memory_gib:g} GiB, {machine.instructions}",
         f"- System: {machine.system}, Python {machine.python}",
         f"- Model: {machine.model}",

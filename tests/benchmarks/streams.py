@@ -1,6 +1,7 @@
 """Total rate by the number of streams in a batch."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from tests.benchmarks.figures import Figure, ratio
 from tests.benchmarks.harness import Bench, Subject
@@ -17,7 +18,7 @@ def compare(bench: Bench) -> Iterator[Figure]:
         stamps = engine.generate(bench.prompts(streams, PROMPT), tokens)
         return streams * tokens / max(each[-1] for each in stamps)
 
-    found = bench.interleave({str(n): Subject(lambda n=n: total(n), [engine]) for n in STREAMS})
+    found = bench.interleave({str(n): Subject(partial(total, n), [engine]) for n in STREAMS})
     definition = f"streams at once, {PROMPT}-token prompts, {tokens} tokens each: all tokens / (start → last token)"
     for streams, values in found.items():
         yield Figure(f"total at {streams}", definition, "tokens/s", values)

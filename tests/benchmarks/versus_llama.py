@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from time import monotonic
 
 from gateway.backends.base import Call, State
@@ -34,7 +35,7 @@ def _decode(bench: Bench, sides: dict[str, Service]) -> Iterator[Figure]:
         (stamps,) = service.generate(bench.prompts(1, PROMPT), tokens)
         return (tokens - 1) / (stamps[-1] - stamps[0])
 
-    found = bench.interleave({name: Subject(lambda s=service: rate(s), [service]) for name, service in sides.items()})
+    found = bench.interleave({name: Subject(partial(rate, service), [service]) for name, service in sides.items()})
     definition = f"one stream, {PROMPT}-token prompt, {tokens} tokens: (tokens − 1) / (last token − first token)"
     yield ratio("decode ÷ llama.cpp", definition, found["ours"], found["llama.cpp"], at_least(1.2, 1.0))
     yield from (Figure(f"decode, {name}", definition, "tokens/s", values) for name, values in found.items())
@@ -45,7 +46,7 @@ def _prefill(bench: Bench, sides: dict[str, Service]) -> Iterator[Figure]:
         ((first,),) = service.generate(bench.prompts(1, LONG), 1)
         return LONG / first
 
-    found = bench.interleave({name: Subject(lambda s=service: rate(s), [service]) for name, service in sides.items()})
+    found = bench.interleave({name: Subject(partial(rate, service), [service]) for name, service in sides.items()})
     definition = f"prompt of {LONG} tokens without a prefix hit: tokens / (request → first token)"
     yield ratio("prefill ÷ llama.cpp", definition, found["ours"], found["llama.cpp"], at_least(2.5, 2.0))
     yield from (Figure(f"prefill, {name}", definition, "tokens/s", values) for name, values in found.items())

@@ -1,6 +1,7 @@
 """Against transformers' `generate` in bf16: one stream, and eight in one batch."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from tests.benchmarks.figures import Figure, at_least, ratio
 from tests.benchmarks.harness import Bench, Subject, model_file
@@ -23,12 +24,14 @@ def compare(bench: Bench) -> Iterator[Figure]:
         return STREAMS * tokens / max(each[-1] for each in stamps)
 
     ours_is = "ours as served (the file's own 4 bits), transformers in bf16"
-    found = bench.interleave({name: Subject(lambda s=service: decode(s), [service]) for name, service in sides.items()})
+    found = bench.interleave({name: Subject(partial(decode, service), [service]) for name, service in sides.items()})
     definition = f"one stream, {PROMPT}-token prompt, {tokens} tokens: (tokens − 1) / (last − first); {ours_is}"
     yield ratio("decode ÷ transformers", definition, found["ours"], found["transformers"])
     yield Figure("decode, transformers", definition, "tokens/s", found["transformers"])
 
-    found = bench.interleave({name: Subject(lambda s=service: total(s), [service]) for name, service in sides.items()})
-    definition = f"{STREAMS} streams at once, {PROMPT}-token prompts, {tokens} tokens each: all tokens / (start → last); {ours_is}"
+    found = bench.interleave({name: Subject(partial(total, service), [service]) for name, service in sides.items()})
+    definition = (
+        f"{STREAMS} streams, {PROMPT}-token prompts, {tokens} tokens each: all tokens / (start → last); {ours_is}"
+    )
     yield ratio(f"{STREAMS} streams ÷ transformers", definition, found["ours"], found["transformers"], at_least(1.8))
     yield from (Figure(f"{STREAMS} streams, {name}", definition, "tokens/s", values) for name, values in found.items())

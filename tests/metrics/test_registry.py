@@ -83,7 +83,7 @@ def test_histograms_are_exact_for_one_value_and_for_many() -> None:
     bounds = d.ITL.buckets
     values = [0.0001, 0.0005, 0.00051, 0.01, 0.049, 0.05, 4.9, 5.0, 9.0]
     expected = [sum(bisect_left(bounds, value) <= index for value in values) for index in range(len(bounds) + 1)]
-    for groups in ([values], [[value] for value in values]):
+    for groups in ([tuple(values)], values):
         registry = Registry()
         series = registry._of(*M)
         for group in groups:

@@ -7,7 +7,7 @@ import sys
 from time import monotonic
 from typing import Any
 
-import llama_cpp
+import llama_cpp  # type: ignore[import-not-found]
 
 from tests.benchmarks.services.loop import serve
 
@@ -37,7 +37,8 @@ class LlamaService:
         status = llama_cpp.llama_decode(self._context, llama_cpp.llama_batch_get_one(tokens, len(ids)))
         if status:
             raise RuntimeError(f"llama_decode: {status}")
-        return llama_cpp.llama_sampler_sample(self._sampler, self._context, -1)
+        token: int = llama_cpp.llama_sampler_sample(self._sampler, self._context, -1)
+        return token
 
 
 if __name__ == "__main__":

@@ -9,13 +9,14 @@ from time import monotonic
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.generation import BaseStreamer
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from tests.benchmarks.services.loop import serve
 
 
-class Stamps(BaseStreamer):
+class Stamps(BaseStreamer):  # type: ignore[misc]
     """When each step's tokens came; what is put first is the prompt."""
 
     def __init__(self) -> None:
@@ -36,8 +37,7 @@ class Stamps(BaseStreamer):
 class TransformersService:
     def __init__(self, path: Path, threads: int) -> None:
         torch.set_num_threads(threads)
-        self._model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16)
-        self._model.eval()
+        self._model = _load(path).eval()
         self._model.generation_config.eos_token_id = None  # every answer has its full length
 
     def __call__(self, request: dict[str, Any]) -> list[list[float]]:
@@ -53,6 +53,15 @@ class TransformersService:
                 streamer=stamps,
             )
         return [stamps.steps] * len(ids)
+
+
+def _load(path: Path) -> PreTrainedModel:
+    """The file's weights, dequantised to bf16. `from_pretrained` does the same, but asks for accelerate."""
+    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    weights = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model)["tensors"]
+    model.load_state_dict(weights, strict=False)  # a tied head is not in the file
+    return model
 
 
 if __name__ == "__main__":

@@ -1,0 +1,224 @@
+"""What this machine has, how models will run on it, and what is wrong: `gateway doctor`."""
+
+import importlib.metadata
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import psutil
+from msgspec import Struct
+
+from gateway import __version__
+from gateway.inventory import inventory, size
+from gateway.serving import bind
+from gateway.settings import Settings, SettingsError, load_settings
+from models.cache import cache_root
+from models.device import available_cpus
+
+CGROUP = Path("/sys/fs/cgroup")
+PROBE = "models.probe"
+PROBE_TIMEOUT_S = 120
+MIN_FILES = 1024  # one for each connection, and some
+GIB = 2**30
+
+Status = Literal["ok", "note", "problem"]
+
+INVARIANCE = (
+    "On a CPU in bfloat16, int8 and int4 a request gives the same bytes whatever else runs: batch, chunking, prefix "
+    "hits and preemption included. In float32, and on CUDA, results agree within rounding."
+)
+
+
+class Finding(Struct, frozen=True):
+    area: str
+    status: Status
+    text: str
+    advice: str | None = None  # what to do about it
+
+
+class Report(Struct, frozen=True):
+    version: str
+    healthy: bool  # nothing in it is a problem
+    findings: list[Finding]
+
+
+def examine(config: str | None, environ: Mapping[str, str]) -> Report:
+    findings = [*machine(), *torch_build(probe_torch), *onnx_runtimes(installed_versions()), *model_cache(environ)]
+    try:
+        settings = load_settings(config, environ)
+    except SettingsError as error:
+        findings.append(Finding("configuration", "problem", str(error)))
+    else:
+        findings += [*configuration(settings), *models(settings)]
+    findings.append(Finding("determinism", "ok", INVARIANCE))
+    return Report(__version__, all(finding.status != "problem" for finding in findings), findings)
+
+
+def machine() -> list[Finding]:
+    limit = memory_limit()
+    findings = [
+        Finding("system", "ok", f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"),
+        Finding("cores", "ok", f"{available_cpus()} usable of {os.cpu_count()}"),
+        Finding("memory", "ok", f"{limit / GIB:.1f} GiB, {psutil.virtual_memory().available / GIB:.1f} GiB free"),
+    ]
+    files = _file_limit()
+    if files is not None:
+        low = files < MIN_FILES
+        advice = "Raise it (ulimit -n 65536): each connection takes one." if low else None
+        findings.append(Finding("open files", "problem" if low else "ok", f"limit {files}", advice))
+    return findings
+
+
+def memory_limit(cgroup: Path = CGROUP) -> int:
+    """Bytes that the gateway and its workers may hold together (control groups v2, then v1)."""
+    total = int(psutil.virtual_memory().total)
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            limit = (cgroup / name).read_text().strip()
+        except OSError:
+            continue
+        return min(total, int(limit)) if limit.isdecimal() else total
+    return total
+
+
+class TorchProbe(Struct, frozen=True):
+    """What `models.probe` prints, as far as it is told here."""
+
+    torch: str
+    cuda_build: str | None
+    gpus: list[dict[str, str | int]]
+    cuda_error: str | None
+    cpu_capability: str
+    int8_cpu: bool
+    int4_cpu: bool
+    bf16_cpu: bool
+
+
+def probe_torch() -> TorchProbe | str:
+    """Asked in a process of its own: this one never imports torch. A text says why there is no answer."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", PROBE], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {PROBE_TIMEOUT_S} s"
+    if done.returncode != 0:
+        return done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit status {done.returncode}"
+    return msgspec.json.decode(done.stdout, type=TorchProbe)
+
+
+def torch_build(probe: Callable[[], TorchProbe | str]) -> list[Finding]:
+    found = probe()
+    if isinstance(found, str):
+        return [Finding("torch", "problem", f"can't be used: {found}", "Run 'make install'.")]
+    findings = [Finding("torch", "ok", f"{found.torch}, {_build(found)}"), _device(found)]
+    if found.gpus:
+        path = "gather of KV blocks + scaled dot product attention"
+    else:
+        path = "scaled dot product attention over aligned query tiles; decode one sequence a call"
+    findings.append(Finding("attention", "ok", path))
+    kernels = {"bfloat16": found.bf16_cpu, "int8": found.int8_cpu, "int4": found.int4_cpu}
+    missing = [name for name, there in kernels.items() if not there]
+    text = f"{', '.join(name for name, there in kernels.items() if there) or 'none'} ({found.cpu_capability})"
+    if missing:
+        findings.append(
+            Finding("CPU kernels", "note", f"{text}; not native here: {', '.join(missing)}", "Expect slower decoding.")
+        )
+    else:
+        findings.append(Finding("CPU kernels", "ok", text))
+    return findings
+
+
+def _build(found: TorchProbe) -> str:
+    return f"built for CUDA {found.cuda_build}" if found.cuda_build else "CPU build"
+
+
+def _device(found: TorchProbe) -> Finding:
+    if found.gpus:
+        names = ", ".join(f"{gpu['name']} ({int(gpu['memory_bytes']) / GIB:.0f} GiB)" for gpu in found.gpus)
+        return Finding("device", "ok", names)
+    if found.cuda_error:
+        return Finding("device", "problem", f"CUDA failed: {found.cuda_error}", "Check the driver (nvidia-smi).")
+    if Path("/proc/driver/nvidia/version").exists():
+        why = "this torch has no CUDA" if found.cuda_build is None else "torch finds no GPU"
+        advice = "Install a CUDA build of torch." if found.cuda_build is None else "Check the driver (nvidia-smi)."
+        return Finding("device", "problem", f"cpu, though there is an NVIDIA driver: {why}", advice)
+    return Finding("device", "ok", "cpu")
+
+
+def installed_versions() -> dict[str, str]:
+    """Of the ONNX Runtime builds; they all own the same import folder."""
+    versions = {}
+    for name in ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def onnx_runtimes(versions: Mapping[str, str]) -> list[Finding]:
+    text = ", ".join(f"{name} {version}" for name, version in versions.items())
+    if len(versions) > 1:
+        advice = "Uninstall all of them, then install one: they overwrite each other's files."
+        return [Finding("onnxruntime", "problem", f"{text} are installed together", advice)]
+    return [Finding("onnxruntime", "ok", text or "not installed; text models do not need it")]
+
+
+def model_cache(environ: Mapping[str, str]) -> list[Finding]:
+    home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "huggingface"
+    hub = Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+    offline = ", offline" if environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on") else ""
+    return [
+        Finding("hub cache", "ok", f"{hub}, {_amount(hub)}{offline}"),
+        Finding("build cache", "ok", f"{cache_root()}, {_amount(cache_root())}"),
+    ]
+
+
+def _amount(folder: Path) -> str:
+    return f"{size(folder) / GIB:.1f} GiB" if folder.is_dir() else "empty"
+
+
+def configuration(settings: Settings) -> list[Finding]:
+    server = settings.server
+    keys = f"{len(settings.keys)} key{'s' if len(settings.keys) != 1 else ''}" if settings.keys else "no key: local use"
+    findings = [Finding("configuration", "ok", f"{server.host}:{server.port}, {keys}")]
+    try:
+        bind(server).close()
+    except (OSError, socket.gaierror) as error:
+        text = f"cannot listen on {server.host}:{server.port}: {error.strerror}"
+        findings.append(Finding("port", "problem", text, "Stop what listens there, or choose another with --port."))
+    return findings
+
+
+def models(settings: Settings) -> list[Finding]:
+    findings = []
+    found = inventory(settings)
+    for model in found.configured:
+        if model.problem:
+            findings.append(Finding(f"model {model.name}", "problem", model.problem))
+        elif model.path is None:
+            findings.append(Finding(f"model {model.name}", "ok", f"{model.kind}, {model.source}, fetched at its start"))
+        else:
+            text = f"{model.kind}, {(model.bytes or 0) / 2**20:.0f} MiB, {model.path}"
+            findings.append(Finding(f"model {model.name}", "ok", text))
+    for entry in found.embedded:
+        state = "installed" if entry.installed else "not installed"
+        findings.append(
+            Finding("embedded", "ok" if entry.installed else "note", f"{entry.package}: {state} ({entry.name})")
+        )
+    return findings
+
+
+def _file_limit() -> int | None:
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return None
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,0 +1,171 @@
+"""A loaded embedding model: ids or pixels in, unit vectors out. Runs ONNX graphs alone."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.embedder_config import EmbedderConfig, read_embedder
+from models.errors import ModelLoadError
+from models.onnx import OnnxSession, SessionOptions, cuda_devices
+from models.onnx_export import ExportOptions, Quantization, exported
+
+log = logging.getLogger(__name__)
+
+Ids = NDArray[np.int64]
+Vectors = NDArray[np.float32]
+
+ONNX_FILES = ("model.onnx", "onnx/model.onnx")  # where a checkpoint folder has its ready-made graph
+TEXT, IMAGE = "text.onnx", "image.onnx"
+
+
+class Embedder:
+    """One model on one device. Belongs to one thread."""
+
+    def __init__(
+        self, config: EmbedderConfig, text: OnnxSession, image: OnnxSession | None, details: dict[str, str]
+    ) -> None:
+        self.config = config
+        self.details = details  # for people
+        self._text = text
+        self._image = image
+        self._output = _vector_output(text)
+        self._pooled = len(text.outputs[self._output]) == 2  # False: a foreign graph that ends in token states
+
+    def texts(self, ids: Ids, mask: Ids, types: Ids | None = None) -> Vectors:
+        """[rows, length] -> unit vectors [rows, dimensions]; of a cross-encoder, scores [rows, 1].
+
+        `mask` is 1 for tokens and 0 for padding; `types` tells the texts of a pair apart, None is all zeros.
+        """
+        inputs: dict[str, NDArray[np.generic]] = {"input_ids": ids}
+        if "attention_mask" in self._text.inputs:
+            inputs["attention_mask"] = mask
+        if "token_type_ids" in self._text.inputs:
+            inputs["token_type_ids"] = np.zeros_like(ids) if types is None else types
+        (found,) = self._text.run(inputs, [self._output])
+        if self._pooled:
+            return found
+        return unit(pooled(found.astype(np.float32), mask, self.config))
+
+    def images(self, pixels: NDArray[np.float32]) -> Vectors:
+        """[rows, 3, height, width] -> unit vectors [rows, dimensions]."""
+        assert self._image is not None
+        return self._image.run({"pixel_values": pixels})[0]
+
+
+def pooled(states: Vectors, mask: Ids, config: EmbedderConfig) -> Vectors:
+    """[rows, length, hidden] -> [rows, hidden], as `embedding_graphs.pooled` does inside our own graphs."""
+    weights = mask[:, :, None].astype(np.float32)
+    count = np.maximum(weights.sum(1), 1e-9)
+    match config.pooling:
+        case "mean":
+            found = (states * weights).sum(1) / count
+        case "mean_sqrt_len_tokens":
+            found = (states * weights).sum(1) / np.sqrt(count)
+        case "max":
+            found = np.where(weights == 0, np.finfo(np.float32).min, states).max(1)
+        case "cls":
+            found = states[:, 0]
+        case "lasttoken":
+            found = states[np.arange(len(states)), np.maximum(mask.sum(1) - 1, 0)]
+    return found.astype(np.float32, copy=False)
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """Rows brought to length 1; a row of zeros stays one."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderOptions:
+    """How to load. `quantization` int8: weights in blocks; int8_dynamic: activations too, per batch."""
+
+    device: str = "auto"
+    dtype: Literal["float32", "float16"] | None = None  # None: float32 on a CPU, float16 on a GPU
+    quantization: Quantization = "none"
+    threads: int = 1
+    memory_limit: int | None = None  # bytes of device memory
+
+
+def load_embedder(path: Path, options: EmbedderOptions) -> Embedder:
+    """Load a checkpoint folder or a ready-made `.onnx` file. Raises ModelLoadError."""
+    device = _device(options.device)
+    session = SessionOptions(threads=options.threads, device=device, memory_limit=options.memory_limit)
+    if (ready := ready_made(path)) is not None:
+        return _load_ready_made(*ready, options, session)
+    config = read_embedder(path)
+    export = export_options(options, device)
+    folder = exported(path, export, threads=options.threads)
+    text = OnnxSession(folder / TEXT, session)
+    image = OnnxSession(folder / IMAGE, session) if config.image is not None else None
+    details = {
+        "device": device,
+        "provider": text.provider,
+        "dtype": export.dtype,
+        "quantization": export.quantization,
+        "attention": "one operator a layer" if export.fused_attention else "products and softmax",
+    }
+    return Embedder(config, text, image, details)
+
+
+def export_options(options: EmbedderOptions, device: str) -> ExportOptions:
+    """What a checkpoint is exported as for a device. Raises ModelLoadError where the two don't go together."""
+    gpu = device != "cpu"
+    if gpu and options.quantization != "none":
+        raise ModelLoadError("int8 embedding models run on a CPU; on a GPU leave quantization out")
+    if not gpu and options.dtype == "float16":
+        raise ModelLoadError('float16 embedding models run on a GPU; on a CPU use float32, or quantization = "int8"')
+    dtype = options.dtype or ("float16" if gpu else "float32")
+    return ExportOptions(dtype=dtype, quantization=options.quantization, fused_attention=gpu)
+
+
+def ready_made(path: Path) -> tuple[Path, Path] | None:
+    """(graph, folder of its tokenizer and configuration) where the source is an exported graph already."""
+    if path.is_file():
+        if path.suffix != ".onnx":
+            raise ModelLoadError(f"{path.name} is no embedding model: a checkpoint folder or an .onnx file is needed")
+        folder = path.parent if (path.parent / "tokenizer.json").is_file() else path.parent.parent
+        return path, folder
+    if any(path.glob("*.safetensors")) or any(path.glob("pytorch_model*.bin")):
+        return None
+    for name in ONNX_FILES:
+        if (path / name).is_file():
+            return path / name, path
+    return None
+
+
+def _load_ready_made(file: Path, folder: Path, options: EmbedderOptions, session: SessionOptions) -> Embedder:
+    if options.quantization != "none" or options.dtype is not None:
+        raise ModelLoadError(f"{file.name} is served as it is: leave quantization and dtype out")
+    config = read_embedder(folder)
+    if config.image is not None:
+        raise ModelLoadError(f"{file.name}: models of two towers are exported from their checkpoint folder")
+    text = OnnxSession(file, session)
+    shape = text.outputs[_vector_output(text)]
+    if isinstance(shape[-1], int):
+        config = replace(config, dimensions=shape[-1])
+    details = {"device": session.device, "provider": text.provider, "dtype": "as in the file", "graph": file.name}
+    return Embedder(config, text, None, details)
+
+
+def _vector_output(session: OnnxSession) -> str:
+    """The output that is a vector a row, else the token states. Raises ModelLoadError."""
+    outputs: Mapping[str, tuple[object, ...]] = session.outputs
+    for rank in (2, 3):
+        for name, shape in outputs.items():
+            if len(shape) == rank:
+                return name
+    raise ModelLoadError(f"the graph's outputs are {session.outputs}; [rows, dimensions] is needed")
+
+
+def _device(wanted: str) -> str:
+    if wanted == "auto":
+        return "cuda" if cuda_devices() else "cpu"
+    if wanted != "cpu" and not cuda_devices():
+        raise ModelLoadError(f"device {wanted} was asked for, but there is no GPU that ONNX Runtime could use")
+    return wanted

@@ -1,0 +1,124 @@
+"""Turns a checkpoint's tensors into a decoder's weights, in the form that the operator asked for."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from models.checkpoint import Checkpoint
+from models.config import DecoderConfig
+from models.decoder import DecoderWeights, LayerWeights
+from models.errors import ModelLoadError
+from models.linear import DenseLinear, Int4Linear, Int8Linear, Linear, has_int4_kernel, packs_bf16
+from models.quantised import GROUP, Int4Weight, Int8Weight, Weight, concatenated, dense
+
+
+class LinearFactory:
+    """Makes linears of one device and type.
+
+    A quantised form that has no kernel for the device, type or shape is held dense instead.
+    """
+
+    def __init__(
+        self, dtype: torch.dtype, device: torch.device, *, quantization: str | None, dense_prefill: bool
+    ) -> None:
+        """Raises ModelLoadError for combinations that have no kernel at all."""
+        if quantization not in (None, "int8", "int4"):
+            raise ModelLoadError(f"quantization {quantization!r} is not supported (int8, int4)")
+        if quantization is not None and dtype != torch.bfloat16:
+            raise ModelLoadError(f"quantization {quantization} needs dtype bfloat16")
+        if quantization == "int8" and device.type != "cpu":
+            raise ModelLoadError("quantization int8 runs on a CPU only; use int4, or none, on CUDA")
+        self.dtype = dtype
+        self.device = device
+        self._quantization = quantization
+        self._dense_prefill = dense_prefill and device.type == "cpu" and packs_bf16()
+
+    def linear(self, weights: Sequence[Weight], biases: Sequence[Weight] = ()) -> Linear:
+        """Weights that share their input become one linear, outputs side by side."""
+        bias = torch.cat([dense(each) for each in biases]).to(self.device, self.dtype) if biases else None
+        weight = self._form(concatenated(list(weights)), self._quantization)
+        if isinstance(weight, Tensor):
+            return DenseLinear(weight.to(self.device, self.dtype), bias)
+        copy = DenseLinear(weight.dense().to(self.dtype), bias) if self._dense_prefill else None
+        return self._quantised(weight, bias, copy)
+
+    def head(self, weight: Weight) -> Linear:
+        """The output head: int8 where the rest becomes int4. No copy for prefill, which wants one row of it."""
+        weight = self._form(weight, "int8" if self._quantization and self.device.type == "cpu" else None)
+        if isinstance(weight, Tensor):
+            return DenseLinear(weight.to(self.device, self.dtype))
+        return self._quantised(weight, None, None)
+
+    def embedding(self, weight: Weight) -> Callable[[Tensor], Tensor]:
+        """[rows] int64 -> [rows, hidden]; quantised rows are expanded when they are looked up."""
+        if isinstance(weight, Tensor):
+            table = weight.to(self.device, self.dtype)
+            return lambda ids: table.index_select(0, ids)
+        if self.device.type != "cpu":
+            return self.embedding(weight.dense())
+        return lambda ids: weight.rows(ids).dense().to(self.dtype)
+
+    def vector(self, weight: Weight) -> Tensor:
+        return dense(weight).to(self.device, self.dtype)
+
+    def _form(self, weight: Weight, wanted: str | None) -> Weight:
+        """`wanted`, or as stored, if it has a kernel here."""
+        if wanted == "int8" and isinstance(weight, Tensor):
+            weight = Int8Weight.quantise(weight)
+        elif wanted == "int4" and not isinstance(weight, Int4Weight) and _grouped(weight):
+            weight = Int4Weight.quantise(dense(weight))
+        if isinstance(weight, Tensor):
+            return weight
+        rows, columns = weight.codes.shape
+        fits = self.device.type == "cpu" if isinstance(weight, Int8Weight) else has_int4_kernel(rows, columns, self.device)
+        return weight if fits and self.dtype == torch.bfloat16 else weight.dense()
+
+    def _quantised(self, weight: Int8Weight | Int4Weight, bias: Tensor | None, copy: DenseLinear | None) -> Linear:
+        if isinstance(weight, Int8Weight):
+            return Int8Linear(weight, bias, copy)
+        moved = Int4Weight(*(each.to(self.device) for each in (weight.codes, weight.scale, weight.zero)))
+        return Int4Linear(moved, bias, copy)
+
+
+def _grouped(weight: Tensor | Int8Weight) -> bool:
+    columns = weight.shape[1] if isinstance(weight, Tensor) else weight.codes.shape[1]
+    return columns % GROUP == 0
+
+
+def build_weights(config: DecoderConfig, checkpoint: Checkpoint, factory: LinearFactory) -> DecoderWeights:
+    """Raises ModelLoadError where a tensor is missing."""
+
+    def norm(name: str) -> Tensor:
+        return factory.vector(checkpoint.weight(f"{name}.weight"))
+
+    def linear(prefix: str, names: Sequence[str], bias: bool) -> Linear:
+        weights = [checkpoint.weight(f"{prefix}.{name}.weight") for name in names]
+        biases = [checkpoint.weight(f"{prefix}.{name}.bias") for name in names] if bias else []
+        return factory.linear(weights, biases)
+
+    def qk_norm(attention: str) -> Tensor:
+        """[heads + kv_heads, head_dim]"""
+        query, key = norm(f"{attention}.q_norm"), norm(f"{attention}.k_norm")
+        return torch.cat((query.expand(config.num_heads, -1), key.expand(config.num_kv_heads, -1)))
+
+    def layer(index: int) -> LayerWeights:
+        prefix = f"model.layers.{index}"
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        return LayerWeights(
+            attention_norm=norm(f"{prefix}.input_layernorm"),
+            qkv=linear(attention, ("q_proj", "k_proj", "v_proj"), config.qkv_bias),
+            qk_norm=qk_norm(attention) if config.qk_norm else None,
+            output=linear(attention, ("o_proj",), config.output_bias),
+            mlp_norm=norm(f"{prefix}.post_attention_layernorm"),
+            gate_up=linear(mlp, ("gate_proj", "up_proj"), config.mlp_bias),
+            down=linear(mlp, ("down_proj",), config.mlp_bias),
+        )
+
+    embedding = checkpoint.weight("model.embed_tokens.weight")
+    return DecoderWeights(
+        embedding=factory.embedding(embedding),
+        layers=[layer(index) for index in range(config.num_layers)],
+        norm=norm("model.norm"),
+        head=factory.head(embedding if config.tie_word_embeddings else checkpoint.weight("lm_head.weight")),
+    )

@@ -1,0 +1,235 @@
+"""Whisper in CTranslate2's form: files -> encode, generate, detect the language, align.
+
+Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision", https://arxiv.org/abs/2212.04356.
+The tokenizer's rules (special tokens, suppressed symbols, words) are faster-whisper's.
+"""
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import ctranslate2
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+from faster_whisper.tokenizer import Tokenizer
+
+from models.errors import ModelLoadError
+from models.languages import LANGUAGES
+
+Task = Literal["transcribe", "translate"]
+Floats = npt.NDArray[np.float32]
+
+MAX_TOKENS = 448  # positions of the text decoder (n_text_ctx)
+MAX_NEW_TOKENS = MAX_TOKENS // 2
+MAX_CONTEXT_TOKENS = MAX_TOKENS // 2 - 1  # of previous text
+ENCODER_STRIDE = 2  # mel frames in one position of the encoder's output
+SECONDS_PER_POSITION = 0.02
+MEDIAN_FILTER = 7  # positions, over the cross-attention weights that words are aligned by
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """What the decoder says of one window."""
+
+    tokens: tuple[int, ...]  # text tokens, those of a forced prefix included
+    text: str
+    avg_logprob: float
+    no_speech_prob: float
+    temperature: float
+
+    @property
+    def compression_ratio(self) -> float:
+        """UTF-8 bytes over zlib's: text that repeats itself compresses well."""
+        data = self.text.encode()
+        return len(data) / len(zlib.compress(data)) if data else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedWord:
+    """A word as written, with its leading space and punctuation. Times are seconds from the start of the window."""
+
+    text: str
+    tokens: tuple[int, ...]
+    start: float
+    end: float
+    probability: float
+
+
+class Whisper:
+    """One model. Every method takes a batch; nothing is kept between calls."""
+
+    def __init__(self, model: "ctranslate2.models.Whisper", tokenizer: tokenizers.Tokenizer, n_mels: int) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self.n_mels = n_mels
+        self.multilingual: bool = model.is_multilingual
+        self.languages: tuple[str, ...] = _languages(tokenizer) if self.multilingual else ("en",)
+        self._on_cpu = model.device == "cpu"
+        base = self.vocabulary("en", "transcribe")
+        self.no_timestamps: int = base.no_timestamps
+        self.start_of_previous: int = base.sot_prev
+        self._suppressed = sorted(
+            {*base.non_speech_tokens, base.transcribe, base.translate, base.sot, base.sot_prev, base.sot_lm, base.no_speech}
+        )
+
+    @property
+    def details(self) -> dict[str, str]:
+        """For people."""
+        return {
+            "device": str(self._model.device),
+            "compute_type": str(self._model.compute_type),
+            "languages": str(len(self.languages)),
+        }
+
+    # --- text ---------------------------------------------------------------------------------------------------------
+
+    def vocabulary(self, language: str, task: Task) -> Tokenizer:
+        """The tokenizer of one language and task."""
+        return Tokenizer(self._tokenizer, self.multilingual, task=task, language=language)
+
+    def start(self, language: str, task: Task) -> list[int]:
+        """The tokens that a transcript without timestamps starts after."""
+        return [*self.vocabulary(language, task).sot_sequence, self.no_timestamps]
+
+    def encode_text(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode_text(self, tokens: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(tokens))
+        return text
+
+    def words(self, tokens: Sequence[int], language: str) -> list[tuple[str, tuple[int, ...]]]:
+        """(word, its tokens), words as written with their leading space; punctuation stands alone."""
+        vocabulary = self.vocabulary(language, "transcribe")
+        texts, groups = vocabulary.split_to_word_tokens(list(tokens))
+        return [(text, tuple(group)) for text, group in zip(texts, groups, strict=True)]
+
+    # --- the model ----------------------------------------------------------------------------------------------------
+
+    def encode(self, mels: Sequence[Floats]) -> list[Floats]:
+        """[n_mels, frames] each, all of one even number of frames <= 3000 -> [frames / 2, d_model] each.
+
+        One by one on a CPU: a batch costs more there than its windows alone, its activations leave the caches.
+        """
+        if self._on_cpu:
+            return [np.array(self._model.encode(_storage(mel[None]), to_cpu=True))[0] for mel in mels]
+        return list(np.array(self._model.encode(_storage(np.stack(mels)), to_cpu=True)))
+
+    def detect_language(self, encoded: Sequence[Floats]) -> list[dict[str, float]]:
+        """Probabilities by language code, for each window. Only for multilingual models."""
+        results = self._model.detect_language(_storage(np.stack(encoded)))
+        return [{token[2:-2]: float(probability) for token, probability in result} for result in results]
+
+    def generate(
+        self,
+        encoded: Sequence[Floats],
+        prompts: Sequence[Sequence[int]],
+        prefixes: Sequence[Sequence[int]],
+        *,
+        beam_size: int,
+        temperature: float,
+        best_of: int,
+    ) -> list[Hypothesis]:
+        """The best transcript of each window.
+
+        `encoded` are of one shape. `prompts` end with the start of the transcript and are all of one length (the
+        library asks for it); `prefixes` are text tokens that each transcript is made to begin with. At a temperature
+        above 0 the best of `best_of` samples is taken, else a beam search's.
+        """
+        longest = max(len(prompt) + len(prefix) for prompt, prefix in zip(prompts, prefixes, strict=True))
+        sampling = (
+            {"beam_size": 1, "num_hypotheses": best_of, "sampling_topk": 0, "sampling_temperature": temperature}
+            if temperature > 0
+            else {"beam_size": beam_size}
+        )
+        results = self._model.generate(
+            _storage(np.stack(encoded)),
+            [[*prompt, *prefix] for prompt, prefix in zip(prompts, prefixes, strict=True)],
+            max_length=min(MAX_TOKENS, longest + MAX_NEW_TOKENS),
+            suppress_tokens=self._suppressed,
+            return_scores=True,
+            return_no_speech_prob=True,
+            **sampling,
+        )
+        return [self._hypothesis(result, temperature) for result in results]
+
+    def align(
+        self, encoded: Floats, tokens: Sequence[int], language: str, task: Task, seconds: float
+    ) -> list[AlignedWord]:
+        """When each word of a transcript was said, by the decoder's attention to the audio.
+
+        `seconds`: how much of the window is audio; no word ends later. Words come in order and do not overlap.
+        """
+        if not tokens:
+            return []
+        vocabulary = self.vocabulary(language, task)
+        frames = max(2, min(round(seconds * 100), encoded.shape[0] * ENCODER_STRIDE))  # the library fails below two
+        result = self._model.align(
+            _storage(encoded[None]), vocabulary.sot_sequence, [list(tokens)], frames, median_filter_width=MEDIAN_FILTER
+        )[0]
+        text_steps, positions = np.array(result.alignments, dtype=np.int64).reshape(-1, 2).T
+        first = np.concatenate(([True], np.diff(text_steps) > 0))
+        times = positions[first] * SECONDS_PER_POSITION  # of each token, and of the end of text after them
+        words: list[AlignedWord] = []
+        begin, earliest = 0, 0.0
+        for text, group in self.words(tokens, language):
+            end = begin + len(group)
+            start_time = min(max(float(times[min(begin, len(times) - 1)]), earliest), seconds)
+            end_time = min(max(float(times[min(end, len(times) - 1)]), start_time), seconds)
+            probability = float(np.mean(result.text_token_probs[begin:end] or [0.0]))
+            words.append(AlignedWord(text, group, start_time, end_time, probability))
+            begin, earliest = end, end_time
+        return words
+
+    def _hypothesis(self, result: "ctranslate2.models.WhisperGenerationResult", temperature: float) -> Hypothesis:
+        tokens = tuple(result.sequences_ids[0])
+        # The score is the mean over the tokens; the end of the text counts too (as in the paper's own code).
+        average = result.scores[0] * len(tokens) / (len(tokens) + 1)
+        return Hypothesis(tokens, self.decode_text(tokens), average, result.no_speech_prob, temperature)
+
+
+def load_whisper(
+    path: Path, *, device: str = "auto", compute_type: str | None = None, threads: int | None = None
+) -> Whisper:
+    """Load a CTranslate2 folder (model.bin, config.json, tokenizer.json). Raises ModelLoadError."""
+    if not (path / "model.bin").is_file():
+        raise ModelLoadError(f"{path} is no CTranslate2 model: it has no model.bin (ct2-transformers-converter makes one)")
+    if not (path / "tokenizer.json").is_file():
+        raise ModelLoadError(f"{path} has no tokenizer.json; convert the model with --copy_files tokenizer.json")
+    name, _, index = device.partition(":")
+    try:
+        model = ctranslate2.models.Whisper(
+            str(path),
+            device=name,
+            device_index=int(index or 0),
+            compute_type=compute_type or "default",
+            intra_threads=threads or 0,
+            inter_threads=1,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise ModelLoadError(f"{path} can't be loaded as a Whisper model: {error}") from error
+    return Whisper(model, tokenizers.Tokenizer.from_file(str(path / "tokenizer.json")), _mel_bands(path))
+
+
+def _mel_bands(path: Path) -> int:
+    """80, but for large-v3 and its kin, which say so."""
+    config = path / "preprocessor_config.json"
+    if not config.is_file():
+        return 80
+    try:
+        return int(json.loads(config.read_bytes())["feature_size"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelLoadError(f"{config} has no feature_size") from error
+
+
+def _languages(tokenizer: tokenizers.Tokenizer) -> tuple[str, ...]:
+    return tuple(code for code in LANGUAGES if tokenizer.token_to_id(f"<|{code}|>") is not None)
+
+
+def _storage(array: Floats) -> "ctranslate2.StorageView":
+    return ctranslate2.StorageView.from_array(np.ascontiguousarray(array, dtype=np.float32))

@@ -1,0 +1,105 @@
+"""Any file that FFmpeg reads -> 16 kHz mono."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+
+from pipelines.audio.features import SAMPLE_RATE, Samples
+from pipelines.base import InvalidRequest
+
+OPPOSED = -0.5  # correlation of two channels below which one is the other turned upside down
+BLOCK = SAMPLE_RATE // 2  # samples that polarity is judged on
+MAX_BROKEN_SHARE = 0.1  # of a file's packets: a few are skipped, as players do
+
+
+def decode_file(path: str, max_seconds: float) -> Samples:
+    """All of a file's first audio track, [samples].
+
+    Raises InvalidRequest (of `file`) for what can't be read or has no sound in it, and as soon as more than
+    `max_seconds` have been decoded, whatever the file's header says.
+    """
+    try:
+        with av.open(path, metadata_errors="ignore") as container:
+            if not container.streams.audio:
+                raise InvalidRequest("The file has no audio track.", "file")
+            return _collect(container, container.streams.audio[0], max_seconds)
+    except (av.FFmpegError, ValueError, EOFError) as error:
+        raise InvalidRequest("The file can't be read as audio; any format that FFmpeg knows will do.", "file") from error
+
+
+def _collect(container: InputContainer, stream: AudioStream, max_seconds: float) -> Samples:
+    pieces: list[Samples] = []
+    samples = 0
+    for piece in _Mono().run(_frames(container, stream)):
+        samples += len(piece)
+        if samples > max_seconds * SAMPLE_RATE:
+            raise InvalidRequest(f"The file holds more than the {max_seconds:g} s of audio that are accepted.", "file")
+        pieces.append(piece)
+    if not pieces:
+        raise InvalidRequest("The file has an audio track, but no sound in it.", "file")
+    return np.concatenate(pieces)
+
+
+def _frames(container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:
+    """Decoded frames; a damaged file is one with many broken packets."""
+    packets = broken = 0
+    try:
+        for packet in container.demux(stream):
+            packets += 1
+            try:
+                yield from packet.decode()
+            except av.InvalidDataError:
+                broken += 1
+    except av.EOFError:
+        pass  # AAC and others without an end-of-stream mark
+    if broken > max(1, packets * MAX_BROKEN_SHARE):
+        raise InvalidRequest(f"The file is damaged: {broken} of its {packets} audio packets can't be decoded.", "file")
+
+
+@dataclass(slots=True)
+class _Mono:
+    """Resamples every channel, then mixes them. Channels of opposed polarity are turned, so that none cancels another."""
+
+    _signs: npt.NDArray[np.float32] | None = None
+    _waiting: list[npt.NDArray[np.float32]] = field(default_factory=list)  # [channels, samples] each
+
+    def run(self, frames: Iterator[AudioFrame]) -> Iterator[Samples]:
+        resampler: AudioResampler | None = None
+        shape: tuple[str, int, str] | None = None
+        for frame in frames:
+            found = (frame.layout.name, frame.sample_rate, frame.format.name)
+            if resampler is None or found != shape:  # a stream may change in the middle
+                if resampler is not None:
+                    yield from self._mix(resampler.resample(None), last=True)
+                resampler = AudioResampler(format="fltp", layout=frame.layout, rate=SAMPLE_RATE)
+                shape = found
+            frame.pts = None  # gaps in the time stamps are the container's affair
+            yield from self._mix(resampler.resample(frame))
+        if resampler is not None:
+            yield from self._mix(resampler.resample(None), last=True)
+
+    def _mix(self, frames: list[AudioFrame], *, last: bool = False) -> Iterator[Samples]:
+        self._waiting += [frame.to_ndarray() for frame in frames]
+        if not self._waiting or (not last and sum(piece.shape[1] for piece in self._waiting) < BLOCK):
+            return
+        block = np.concatenate(self._waiting, axis=1)
+        self._waiting.clear()
+        mono = block[0] if len(block) == 1 else self._turned(block).mean(axis=0)
+        yield np.clip(np.rint(mono * 32768), -32768, 32767).astype(np.int16)
+
+    def _turned(self, block: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        if self._signs is None or len(self._signs) != len(block):
+            self._signs = np.ones(len(block), np.float32)
+        norms = np.linalg.norm(block, axis=1)
+        reference = int(norms.argmax())
+        products = block @ block[reference] * self._signs * self._signs[reference]
+        opposed = products < OPPOSED * norms * norms[reference]
+        self._signs = np.where(opposed, -self._signs, self._signs).astype(np.float32)
+        return block * self._signs[:, None]

@@ -1,0 +1,211 @@
+"""What the gateway and an audio worker say to each other. Times are seconds of the audio, unless named otherwise.
+
+`StreamItem`s travel inside `Feed` frames, each as one MessagePack message.
+"""
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+class AudioOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The `[models.audio]` table of an audio model."""
+
+    compute_type: str | None = None  # CTranslate2's; None: int8 on a CPU, float16 on a GPU
+    beam_size: int = 5
+    max_batch: int = 8  # windows decoded in one step
+    max_streams: int = 8  # live streams open at once
+    max_seconds: int = 2 * 3600  # decoded length of a file
+    max_buffer_seconds: int = 600  # audio that a live stream may hold uncommitted
+    window: Literal["adaptive", "full"] = "adaptive"  # encode only what was spoken, or 30 s always
+    prepare_threads: int = 2
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+class TranscriptionRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="transcription"):
+    """A file in the spool."""
+
+    path: str
+    task: Literal["transcribe", "translate"] = "transcribe"
+    language: str | None = None  # None: detected
+    prompt: str = ""  # text that could have come before: its style and spelling are followed
+    hotwords: str = ""  # words that are likely to be said
+    temperature: float | None = None  # None or 0: the fallback ladder
+    timestamps: bool = False  # segments and words have times; without, there is one segment a window
+    vad_threshold: float = 0.5  # speech probability
+    vad_silence_ms: int = 500  # a pause of this length may end a window
+
+
+class Turns(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Server-side detection of where someone's turn to speak begins and ends."""
+
+    threshold: float = 0.5
+    prefix_padding_ms: int = 300
+    silence_duration_ms: int = 500
+
+
+class StreamRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="speech_stream"):
+    """A live stream; it goes on until `End`."""
+
+    encoding: Literal["pcm16", "pcmu", "pcma"] = "pcm16"  # little-endian | G.711 mu-law | G.711 A-law
+    rate: int = 24_000  # Hz
+    language: str | None = None
+    prompt: str = ""
+    turns: Turns | None = Turns()  # None: the client commits by itself
+    words: bool = False  # finals carry word times
+
+
+class Audio(Struct, frozen=True, tag="audio"):
+    """Mono samples in the stream's encoding, whole ones."""
+
+    data: bytes
+
+
+class Commit(Struct, frozen=True, tag="commit"):
+    """End the turn, or make one of what has been sent."""
+
+    event_id: str | None = None
+
+
+class Clear(Struct, frozen=True, tag="clear"):
+    """Forget what has not been committed."""
+
+
+class Configure(Struct, frozen=True, tag="configure"):
+    """From here on the stream is as this says."""
+
+    to: StreamRequest
+
+
+class End(Struct, frozen=True, tag="end"):
+    """Nothing more comes: finish what there is."""
+
+
+StreamItem = Audio | Commit | Clear | Configure | End
+
+encode_item = msgspec.msgpack.Encoder().encode
+decode_item = msgspec.msgpack.Decoder(StreamItem).decode
+
+# --- events of a file -------------------------------------------------------------------------------------------------
+
+
+class Word(Struct, frozen=True, array_like=True):
+    text: str  # as written, without the space before it
+    start: float
+    end: float
+    probability: float
+
+
+class Segment(Struct, frozen=True, array_like=True):
+    """A sentence, or what there is of one. `text` begins with its space where the language has spaces."""
+
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    seek: int  # where its window starts, in hundredths of a second
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+    words: list[Word] = []
+
+
+class Media(Struct, frozen=True, tag="media"):
+    """A file was decoded; the first event of its transcription."""
+
+    id: str
+    seconds: float
+
+
+class Passage(Struct, frozen=True, tag="passage"):
+    """The text of one window. Windows come in the order of the file; their segments add up to its transcript."""
+
+    id: str
+    segments: list[Segment]  # none where nothing was said
+    until: float  # the file is transcribed up to here
+    language: str
+    tokens: int  # generated
+
+
+# --- events of a live stream ------------------------------------------------------------------------------------------
+# Items are numbered from 0, in the order in which their speech began.
+
+
+class SpeechStarted(Struct, frozen=True, tag="speech_started"):
+    id: str
+    item: int
+    at: float  # padding included
+
+
+class SpeechStopped(Struct, frozen=True, tag="speech_stopped"):
+    id: str
+    item: int
+    at: float
+
+
+class Committed(Struct, frozen=True, tag="committed"):
+    id: str
+    item: int
+
+
+class Cleared(Struct, frozen=True, tag="cleared"):
+    id: str
+
+
+class Partial(Struct, frozen=True, tag="partial"):
+    """More of an item. All `delta`s of an item, its final's included, add up to its transcript."""
+
+    id: str
+    item: int
+    delta: str  # words that will not change any more
+    tentative: str  # words after them that may
+    start: float
+    end: float
+    latency: float | None = None  # for an item's first: seconds from the arrival of its first speech to now
+
+
+class Final(Struct, frozen=True, tag="final"):
+    id: str
+    item: int
+    delta: str
+    transcript: str
+    start: float
+    end: float
+    seconds: float  # of audio
+    words: list[Word] = []
+    latency: float | None = None  # seconds from the arrival of its last speech to now
+
+
+class ItemFailed(Struct, frozen=True, tag="item_failed"):
+    """An item has no transcript; the stream goes on."""
+
+    id: str
+    item: int
+    message: str
+
+
+class Refusal(Struct, frozen=True, tag="refusal"):
+    """Something a client sent has no effect; the stream goes on."""
+
+    id: str
+    code: str
+    message: str
+    event_id: str | None = None
+
+
+class Heard(Struct, frozen=True, tag="heard"):
+    """Flow control: so much audio has been taken in since the stream's start. Clients are not told."""
+
+    id: str
+    seconds: float
+
+
+AudioEvent = (
+    Media | Passage | SpeechStarted | SpeechStopped | Committed | Cleared | Partial | Final | ItemFailed | Refusal | Heard
+)

@@ -1,0 +1,381 @@
+"""The audio step loop: one encode, decode or alignment of a batch of windows, of whichever files and streams are next."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+import ctranslate2
+import numpy as np
+
+from models.errors import ModelLoadError
+from models.languages import LANGUAGES
+from models.whisper import MAX_CONTEXT_TOKENS, Whisper, load_whisper
+from pipelines.audio.cuts import MAX_SECONDS, cut
+from pipelines.audio.decode import decode_file
+from pipelines.audio.ear import Ear, Heard
+from pipelines.audio.fallback import TEMPERATURES, Verdict, judge
+from pipelines.audio.features import MAX_FRAMES, SAMPLE_RATE, LogMel
+from pipelines.audio.file import FileJob, Prepared
+from pipelines.audio.messages import (
+    Audio,
+    AudioOptions,
+    Clear,
+    Commit,
+    Configure,
+    End,
+    StreamRequest,
+    TranscriptionRequest,
+    decode_item,
+)
+from pipelines.audio.streaming import WORD_PAUSE_MS, LiveStream, StreamOptions
+from pipelines.audio.vad import Silero, speech_spans
+from pipelines.audio.windows import Lane, Owner, Stage, Window, WindowQueue
+from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
+from pipelines.messages import Done, Event, Failed, ModelSpec, Ready, Request, Stats, StepReport
+
+PREFETCH = 2  # files that are decoded while as many as a batch has windows are under way
+BEST_OF = 5  # samples at a temperature above 0
+TARGET_SECONDS = 20.0  # of a file's window where lengths adapt: the encoder's work grows faster than its input
+PARTIAL_INTERVAL = 0.5  # seconds of new speech before a turn is decoded again
+PARTIAL_SHARE = 0.5  # of the time, that partials of all streams may take; past it they come less often
+ORPHAN_SECONDS = 60.0  # after which an ear without a stream belongs to a request that ended while it was prepared
+WARM_UP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A live stream, ready to be heard."""
+
+    ticket: Ticket
+    request: StreamRequest
+    context: tuple[int, ...]
+    prompt_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What a stream is fed, as the engine takes it."""
+
+    ticket: Ticket
+    item: Heard | Commit | Clear | Opening | End
+    prompt_tokens: int = 0
+
+
+AudioWork = Prepared | Opening | Input
+
+
+class AudioPipeline:
+    """Transcribes files and live streams."""
+
+    def __init__(self, model: Whisper, options: AudioOptions) -> None:
+        self._model = model
+        self._options = options
+        self._mel = LogMel(model.n_mels)
+        self._silero = Silero()
+        self._ears: dict[str, tuple[float, Ear]] = {}  # pool threads; single operations are atomic
+        self._queue = WindowQueue()
+        self._files: dict[str, FileJob] = {}
+        self._streams: dict[str, LiveStream] = {}
+        self._said: list[Event] = []  # by admitted work, to go out with the next step
+        self._partial_cost = 0.0  # seconds, mean
+        self._counters: Counter[str] = Counter()
+
+    @classmethod
+    def load(cls, spec: ModelSpec) -> "tuple[AudioPipeline, Ready]":
+        from models.source import resolve
+
+        options = spec.audio
+        device = spec.device
+        if device == "auto":
+            device = "cuda" if ctranslate2.get_cuda_device_count() else "cpu"
+        compute_type = options.compute_type or ("default" if spec.quantization == "none" else _compute_type(device))
+        threads = spec.threads or len(os.sched_getaffinity(0))
+        try:
+            model = load_whisper(resolve(spec.source), device=device, compute_type=compute_type, threads=threads)
+        except ModelLoadError as error:
+            raise ModelError(str(error)) from error
+        pipeline = cls(model, options)
+        pipeline.warm_up()
+        ready = Ready(
+            slots=options.max_batch + PREFETCH,
+            streams=options.max_streams,
+            details={**model.details, "threads": str(threads), "window": options.window},
+        )
+        return pipeline, ready
+
+    def warm_up(self) -> None:
+        silence = np.zeros(int(WARM_UP_SECONDS * SAMPLE_RATE), np.int16)
+        for frames in (MAX_FRAMES // 2, MAX_FRAMES):
+            encoded = self._model.encode([self._mel(silence, frames)])
+            start = self._model.start("en", "transcribe")
+            self._model.generate(encoded, [start], [()], beam_size=self._options.beam_size, temperature=0, best_of=1)
+        self._silero.probabilities(silence)
+
+    # --- pool threads -------------------------------------------------------------------------------------------------
+
+    def prepare(self, ticket: Ticket, request: Request) -> list[AudioWork]:
+        match request:
+            case TranscriptionRequest():
+                return [self._prepare_file(ticket, request)]
+            case StreamRequest():
+                work = self._opening(ticket, request)
+                now = monotonic()
+                for id, (made, _) in list(self._ears.items()):
+                    if id not in self._streams and now - made > ORPHAN_SECONDS:
+                        self._ears.pop(id, None)
+                self._ears[ticket.id] = now, Ear(self._silero, request)
+                return [work]
+            case _:
+                raise InvalidRequest("This model transcribes speech; it does not do what was asked.", "model")
+
+    def feed(self, ticket: Ticket, data: bytes) -> list[AudioWork]:
+        found = self._ears.get(ticket.id)
+        if found is None:
+            return []
+        _, ear = found
+        match decode_item(data):
+            case Audio(data=samples):
+                return [Input(ticket, ear.hear(samples))]
+            case Configure(to=request):
+                work = self._opening(ticket, request)
+                return [Input(ticket, ear.configure(request)), Input(ticket, work)]
+            case End() as end:
+                return [Input(ticket, ear.flush()), Input(ticket, end)]
+            case item:
+                return [Input(ticket, item)]
+
+    def _prepare_file(self, ticket: Ticket, request: TranscriptionRequest) -> Prepared:
+        language = self._language(request.language)
+        context = self._context(request.prompt, request.hotwords)
+        audio = decode_file(request.path, self._options.max_seconds)
+        probabilities = self._silero.probabilities(audio)
+        cuts = cut(
+            probabilities,
+            len(audio),
+            threshold=request.vad_threshold,
+            silence_ms=request.vad_silence_ms,
+            target=MAX_SECONDS if self._options.window == "full" else TARGET_SECONDS,
+        )
+        speech = speech_spans(probabilities, request.vad_threshold, WORD_PAUSE_MS) if request.timestamps else []
+        return Prepared(
+            ticket=ticket,
+            request=request,
+            audio=audio,
+            cuts=tuple(cuts),
+            speech=tuple(speech),
+            context=context,
+            temperatures=(request.temperature,) if request.temperature else TEMPERATURES,
+            language=language,
+            ready=monotonic(),
+        )
+
+    def _opening(self, ticket: Ticket, request: StreamRequest) -> Opening:
+        language = self._language(request.language)
+        if language != request.language:
+            request = StreamRequest(
+                encoding=request.encoding,
+                rate=request.rate,
+                language=language,
+                prompt=request.prompt,
+                turns=request.turns,
+                words=request.words,
+            )
+        return Opening(ticket, request, self._context(request.prompt, ""))
+
+    def _language(self, code: str | None) -> str | None:
+        """The language to transcribe in; None: to be detected. Raises InvalidRequest."""
+        languages = self._model.languages
+        if code is not None and code not in languages:
+            if code in LANGUAGES:
+                raise InvalidRequest(f"This model does not speak {code!r}; it speaks {', '.join(languages)}.", "language")
+            known = ", ".join(sorted(languages))
+            raise InvalidRequest(f"{code!r} is no language code (ISO 639-1); known here: {known}.", "language")
+        return code or (languages[0] if len(languages) == 1 else None)
+
+    def _context(self, prompt: str, hotwords: str) -> tuple[int, ...]:
+        """Tokens of the text before a window: at most half of what the decoder holds, hot words first."""
+        tokens: list[int] = []
+        if hotwords.strip():
+            tokens += self._model.encode_text(" " + hotwords.strip())[: MAX_CONTEXT_TOKENS // 2]
+        if prompt.strip():
+            tokens += self._model.encode_text(" " + prompt.strip())[-(MAX_CONTEXT_TOKENS - len(tokens)) :]
+        return (self._model.start_of_previous, *tokens) if tokens else ()
+
+    # --- engine thread ------------------------------------------------------------------------------------------------
+
+    def admit(self, works: Sequence[AudioWork]) -> None:
+        for work in works:
+            match work:
+                case Prepared():
+                    full = self._options.window == "full"
+                    job = FileJob(work, self._model, self._options.max_batch, full)
+                    self._files[work.ticket.id] = job
+                    self._counters["audio_seconds"] += work.seconds
+                    job.begin()
+                    self._collect(job)
+                case Opening(ticket=ticket):
+                    options = StreamOptions(
+                        self._model, self._options.window == "full", self._options.max_buffer_seconds
+                    )
+                    self._streams[ticket.id] = LiveStream(ticket, work.request, work.context, options)
+                case Input(ticket=ticket, item=item):
+                    stream = self._streams.get(ticket.id)
+                    if stream is not None:
+                        self._hear(stream, item)
+
+    def _hear(self, stream: LiveStream, item: Heard | Commit | Clear | Opening | End) -> None:
+        match item:
+            case Heard():
+                self._counters["audio_seconds"] += len(item.samples) / SAMPLE_RATE
+                stream.hear(item)
+            case Commit(event_id=event_id):
+                stream.commit(event_id)
+            case Clear():
+                stream.clear()
+            case Opening(request=request, context=context):
+                stream.configure(request, context)
+            case End():
+                stream.end()
+        self._collect(stream)
+
+    def abort(self, request_id: str) -> None:
+        self._files.pop(request_id, None)
+        self._streams.pop(request_id, None)
+        self._ears.pop(request_id, None)
+        self._queue.forget(request_id)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._said or len(self._queue))
+
+    def step(self, only: str | None = None) -> StepResult:
+        if self._said:
+            return StepResult(self._take_said())
+        group = self._queue.group(self._options.max_batch, only)
+        if not group:
+            return StepResult()
+        began = monotonic()
+        for window in group:
+            job = self._files.get(window.ticket.id)
+            if job is not None and job.started is None:
+                job.started = began
+        try:
+            match group[0].stage:
+                case Stage.ENCODE:
+                    kind, tokens = "encode", self._encode(group)
+                case Stage.DECODE:
+                    kind, tokens = "decode", self._decode(group)
+                case Stage.ALIGN:
+                    kind, tokens = "align", self._align(group)
+        except Exception as error:
+            raise StepFailed(dict.fromkeys(window.ticket.id for window in group), error) from error
+        seconds = monotonic() - began
+        self._note_cost(group, seconds)
+        for owner in dict.fromkeys(window.owner for window in group):
+            self._collect(owner)
+        return StepResult(self._take_said(), StepReport(kind, len(group), tokens, seconds))
+
+    def stats(self) -> Stats:
+        return Stats(
+            running=len({window.ticket.id for window in self._queue}),
+            waiting=len(self._queue),
+            counters=dict(self._counters),
+            gauges={"open_streams": len(self._streams)},
+        )
+
+    # --- stages -------------------------------------------------------------------------------------------------------
+
+    def _encode(self, group: Sequence[Window]) -> int:
+        encoded = self._model.encode([self._mel(window.audio, window.frames) for window in group])
+        unknown = [(w, e) for w, e in zip(group, encoded, strict=True) if w.language is None]
+        languages = self._model.detect_language([e for _, e in unknown]) if unknown else []
+        for window, output in zip(group, encoded, strict=True):
+            window.encoded, window.stage = output, Stage.DECODE
+        for (window, _), probabilities in zip(unknown, languages, strict=True):
+            self._queue.remove(window)
+            self._queue.put(window.owner.detected(window, probabilities))
+        return sum(window.frames for window in group) // 2
+
+    def _decode(self, group: Sequence[Window]) -> int:
+        starts = [self._model.start(window.language or "en", window.task) for window in group]
+        hypotheses = self._model.generate(
+            [window.encoded for window in group if window.encoded is not None],
+            [[*window.context, *start] for window, start in zip(group, starts, strict=True)],
+            [window.prefix for window in group],
+            beam_size=self._options.beam_size,
+            temperature=group[0].temperature,
+            best_of=BEST_OF,
+        )
+        for window, hypothesis in zip(group, hypotheses, strict=True):
+            if window.lane is Lane.PARTIAL:
+                window.tried.append(hypothesis)
+                window.result = hypothesis
+                self._finish(window)
+                continue
+            match judge(window, hypothesis):
+                case Verdict.RETRIED:
+                    self._counters[f"fallbacks:{'30s' if window.stage is Stage.ENCODE else window.temperature}"] += 1
+                case Verdict.SILENCE:
+                    self._counters["silences"] += 1
+                    self._finish(window)
+                case Verdict.ACCEPTED if window.aligned and window.result is not None and window.result.tokens:
+                    window.stage = Stage.ALIGN
+                case Verdict.ACCEPTED:
+                    self._finish(window)
+        return sum(len(hypothesis.tokens) for hypothesis in hypotheses)
+
+    def _align(self, group: Sequence[Window]) -> int:
+        for window in group:
+            assert window.result is not None
+            assert window.encoded is not None
+            window.words = self._model.align(
+                window.encoded, window.result.tokens, window.language or "en", window.task, window.seconds
+            )
+            self._finish(window)
+        return sum(len(window.result.tokens) for window in group if window.result is not None)
+
+    def _finish(self, window: Window) -> None:
+        self._counters["windows"] += 1
+        self._queue.remove(window)
+        window.encoded = None
+        window.owner.finished(window)
+
+    # --- owners -------------------------------------------------------------------------------------------------------
+
+    def _collect(self, owner: Owner) -> None:
+        """Take what an owner has to say and to decode."""
+        if isinstance(owner, LiveStream):
+            owner.partial(self._interval())
+            self._counters["dropped_partials"] += owner.dropped_partials
+            owner.dropped_partials = 0
+        events, windows, dropped = owner.take()
+        for window in dropped:
+            self._queue.remove(window)
+        self._queue.put(windows)
+        self._say(events)
+
+    def _say(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._said.append(event)
+            if isinstance(event, Done | Failed):
+                self.abort(event.id)
+
+    def _take_said(self) -> list[Event]:
+        said, self._said = self._said, []
+        return said
+
+    def _interval(self) -> float:
+        """Seconds of speech between two partials of a stream: longer where all of them would take too much time."""
+        speaking = sum(stream.speaking for stream in self._streams.values())
+        return max(PARTIAL_INTERVAL, speaking * self._partial_cost / PARTIAL_SHARE)
+
+    def _note_cost(self, group: Sequence[Window], seconds: float) -> None:
+        if group[0].lane is Lane.PARTIAL:
+            # A partial is two steps, an encode and a decode: each moves the mean by half.
+            self._partial_cost += 0.1 * (2 * seconds / len(group) - self._partial_cost)
+
+
+def _compute_type(device: str) -> str:
+    return "int8" if device == "cpu" else "float16"

@@ -1,0 +1,440 @@
+"""One live stream: turns, partials while someone speaks, finals when they stop.
+
+A turn is one item. It is decoded again and again while it grows; words that two runs agree on are committed and never
+change. The final run begins with them, so all that was said of an item adds up to its transcript. A turn too long for
+one window is cut where the speaker is least audible; each section gets a final run of its own.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from time import monotonic
+
+from models.whisper import Whisper
+from pipelines.audio.agreement import Agreement
+from pipelines.audio.cuts import Cut, cut, quietest
+from pipelines.audio.ear import Heard
+from pipelines.audio.fallback import TEMPERATURES, is_degenerate, is_silent
+from pipelines.audio.features import SAMPLE_RATE, Samples
+from pipelines.audio.messages import (
+    Cleared,
+    Committed,
+    Final,
+    ItemFailed,
+    Partial,
+    Refusal,
+    SpeechStarted,
+    SpeechStopped,
+    StreamRequest,
+    Word,
+)
+from pipelines.audio.messages import Heard as HeardEvent
+from pipelines.audio.stitching import segments
+from pipelines.audio.tape import Tape
+from pipelines.audio.turns import ONSET, Began, TurnDetector
+from pipelines.audio.vad import FRAME, Span, speech_spans
+from pipelines.audio.windows import Lane, Stage, Window
+from pipelines.base import Ticket
+from pipelines.messages import Done, Event, Timing, Usage
+
+MIN_COMMIT = SAMPLE_RATE // 10  # 100 ms: less can't be committed
+FIRST_PARTIAL = SAMPLE_RATE * 6 // 10  # speech that a section has before it is decoded for the first time
+MIN_AGREED = SAMPLE_RATE  # speech before words are committed: guesses at less than this agree with each other
+LONG_SECTION = 20 * SAMPLE_RATE  # from here on a section ends at the next dip of the voice
+MAX_SECTION = 28 * SAMPLE_RATE  # and here at the latest
+CUT_RANGE = 8 * SAMPLE_RATE  # how far back a cut is looked for
+DIP = 0.35  # speech probability at which a long section is cut
+TAIL = SAMPLE_RATE * 3 // 10  # silence after a turn's last speech that its final run is given
+LANGUAGE_THRESHOLD = 0.5
+MAX_BACKLOG = 60 * SAMPLE_RATE  # audio that may wait for its final run before the client is held back
+ACKNOWLEDGED = SAMPLE_RATE // 2  # audio between two `Heard`
+WORD_PAUSE_MS = 200  # silence that words are taken out of
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What a stream does not decide for itself."""
+
+    model: Whisper
+    full: bool  # finals encode 30 s
+    max_buffer_seconds: int
+
+
+@dataclass(slots=True)
+class Item:
+    number: int
+    start: int  # padding included
+    speech_end: int  # where its speech was heard last
+    end: int  # where the turn ended
+    language: str | None
+    text: str = ""  # said so far
+    words: list[Word] = field(default_factory=list)
+    announced: bool = False  # a partial was sent
+
+
+@dataclass(slots=True)
+class Section:
+    """A part of an item, on its way through its final run. `last`: the item ends with it."""
+
+    item: Item
+    where: Cut
+    speech: tuple[Span, ...]
+    window: Window | None  # None: nobody speaks in it
+    last: bool
+    done: bool = False
+
+
+@dataclass(slots=True)
+class Turn:
+    """The item that is open, and its growing section."""
+
+    item: Item
+    speech: int  # first sample of speech
+    start: int  # of the section
+    decoded: int  # position up to which there was a partial
+    agreement: Agreement = field(default_factory=Agreement)
+    partial: Window | None = None  # under way
+
+
+class LiveStream:
+    """Engine thread only. What it has to say and to decode is fetched with `take`."""
+
+    def __init__(
+        self, ticket: Ticket, request: StreamRequest, context: tuple[int, ...], options: StreamOptions
+    ) -> None:
+        self.dropped_partials = 0
+        self._ticket = ticket
+        self._request = request
+        self._context = context
+        self._options = options
+        self._events: list[Event] = []
+        self._windows: list[Window] = []
+        self._dropped: list[Window] = []
+        self._tape = Tape()
+        self._detector = TurnDetector(request.turns) if request.turns else None
+        self._turn: Turn | None = None
+        self._sections: deque[Section] = deque()  # said from the front
+        self._uncommitted = 0  # position after what was committed or cleared last
+        self._overflowing = False
+        self._items = 0
+        self._received = 0  # samples, those that overflowed too
+        self._acknowledged = 0
+        self._generated = 0
+        self._ending = False
+
+    @property
+    def speaking(self) -> bool:
+        return self._turn is not None
+
+    def take(self) -> tuple[list[Event], list[Window], list[Window]]:
+        """(what to say, windows to be queued, windows that nobody waits for any more)."""
+        taken = self._events, self._windows, self._dropped
+        self._events, self._windows, self._dropped = [], [], []
+        return taken
+
+    # --- input --------------------------------------------------------------------------------------------------------
+
+    def hear(self, heard: Heard) -> None:
+        self._received += len(heard.samples)
+        if self._detector is None and self._held + len(heard.samples) > self._options.max_buffer_seconds * SAMPLE_RATE:
+            if not self._overflowing:
+                message = f"The buffer holds {self._options.max_buffer_seconds} s; commit or clear it. What came after is lost."
+                self._refuse("input_audio_buffer_overflow", message)
+            self._overflowing = True
+        else:
+            known = self._tape.frames
+            self._tape.append(heard)
+            if self._detector is not None:
+                for change in self._detector.hear(heard.probabilities, known):
+                    if isinstance(change, Began):
+                        self._begin(change)
+                    else:
+                        self._finish(change.speech, change.seen)
+                self._grow()
+        self._acknowledge()
+
+    def commit(self, event_id: str | None = None) -> None:
+        """Make an item of what is held; in a detected turn, end it."""
+        if self._detector is not None and self._turn is None:
+            self._refuse("input_audio_buffer_commit_empty", "There is no speech to commit: no turn is open.", event_id)
+        elif self._detector is None and self._held < MIN_COMMIT:
+            held = self._held * 1000 // SAMPLE_RATE
+            message = f"At least 100 ms of audio are needed to commit; the buffer holds {held} ms."
+            self._refuse("input_audio_buffer_commit_empty", message, event_id)
+        else:
+            self._commit()
+
+    def clear(self) -> None:
+        """Forget what is not committed. An open turn ends without a transcript."""
+        turn, self._turn = self._turn, None
+        if turn is not None and self._detector is not None:
+            self._detector.stop()
+            self._drop_partial(turn)
+            self._events.append(SpeechStopped(self._ticket.id, turn.item.number, _seconds(self._tape.end)))
+            self._events.append(ItemFailed(self._ticket.id, turn.item.number, "The audio buffer was cleared."))
+        self._uncommitted = self._tape.end
+        self._overflowing = False
+        self._forget()
+        self._events.append(Cleared(self._ticket.id))
+
+    def configure(self, request: StreamRequest, context: tuple[int, ...]) -> None:
+        """From here on as `request` says. What is held is committed where it changes how turns are made."""
+        if request.turns != self._request.turns:
+            self._commit()
+            self._detector = TurnDetector(request.turns) if request.turns else None
+        self._request, self._context = request, context
+
+    def end(self) -> None:
+        """Nothing more comes; `Done` follows the last final."""
+        self._ending = True
+        self._commit()
+        self._say_finished()
+
+    # --- turns --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _held(self) -> int:
+        return self._tape.end - self._uncommitted
+
+    def _begin(self, change: Began) -> None:
+        assert self._request.turns is not None
+        padding = self._request.turns.prefix_padding_ms * SAMPLE_RATE // 1000
+        start = max(change.speech - padding, self._uncommitted, self._tape.start)
+        item = self._new_item(start, change.seen)
+        self._turn = Turn(item, change.speech, start, decoded=change.speech)
+        self._events.append(SpeechStarted(self._ticket.id, item.number, _seconds(start)))
+
+    def _finish(self, speech_end: int, seen: int) -> None:
+        turn, self._turn = self._turn, None
+        assert turn is not None
+        item = turn.item
+        item.speech_end, item.end = speech_end, seen
+        self._uncommitted = seen
+        self._drop_partial(turn)
+        self._events.append(SpeechStopped(self._ticket.id, item.number, _seconds(seen)))
+        self._events.append(Committed(self._ticket.id, item.number))
+        end = max(min(seen, speech_end + TAIL), turn.start + FRAME)
+        self._finalise(item, Cut((Span(turn.start, end),)), turn.agreement.tokens, last=True)
+
+    def _grow(self) -> None:
+        """Cut a turn that no longer fits a window. No word that was committed lies behind the cut."""
+        turn = self._turn
+        if turn is None:
+            self._forget()
+            return
+        length = self._tape.frames - turn.start
+        if length < LONG_SECTION:
+            return
+        earliest = max(turn.start + SAMPLE_RATE, turn.agreement.until, self._tape.frames - CUT_RANGE)
+        first, last = -(-earliest // FRAME), self._tape.frames // FRAME
+        if last - first < 2:
+            return
+        probabilities = self._tape.probabilities(first * FRAME, last * FRAME)
+        lowest = quietest(probabilities, 0, len(probabilities))
+        if length < MAX_SECTION and probabilities[lowest] > DIP:
+            return
+        middle = (first + lowest) * FRAME
+        self._drop_partial(turn)
+        self._finalise(turn.item, Cut((Span(turn.start, middle),)), turn.agreement.tokens, last=False)
+        self._turn = Turn(turn.item, middle, middle, decoded=middle)
+
+    def _commit(self) -> None:
+        """Make an item of what is held, if there is any."""
+        if self._turn is not None and self._detector is not None:
+            self._detector.stop()
+            self._finish(self._detector.last_speech, self._tape.end)
+        elif self._detector is None and self._held >= MIN_COMMIT:
+            self._commit_buffer()
+
+    def _commit_buffer(self) -> None:
+        start, end = self._uncommitted, self._tape.end
+        self._uncommitted, self._overflowing = end, False
+        item = self._new_item(start, end)
+        item.end = end
+        self._events.append(Committed(self._ticket.id, item.number))
+        offset = start // FRAME * FRAME
+        cuts = cut(self._tape.probabilities(offset, end), end - offset)
+        for index, each in enumerate(cuts):
+            spans = tuple(Span(span.start + offset, span.end + offset) for span in each.spans)
+            self._finalise(item, Cut(spans), (), last=index == len(cuts) - 1)
+        if not cuts:
+            self._sections.append(Section(item, Cut((Span(start, end),)), (), None, last=True, done=True))
+            self._say_finished()
+
+    def partial(self, interval: float) -> None:
+        """Queue a run over the open turn, if `interval` seconds have come since the last and none of it is still to be said.
+
+        A run that waits unseen gives way to the newer one, which takes over its place.
+        """
+        turn, end = self._turn, self._tape.end
+        if turn is None or any(each.item is turn.item for each in self._sections):
+            return
+        fresh = end - turn.decoded
+        stale = turn.partial
+        if fresh < interval * SAMPLE_RATE or end - turn.speech < FIRST_PARTIAL:
+            return
+        if stale is not None and stale.stage is not Stage.ENCODE:
+            return
+        self._drop_partial(turn)
+        turn.decoded = end
+        audio = self._tape.samples(turn.start, end)
+        turn.partial = self._window(Lane.PARTIAL, turn.item, audio, turn.agreement.tokens)
+        if stale is not None:
+            turn.partial.queued = stale.queued
+        self._windows.append(turn.partial)
+
+    # --- what comes back (windows.Owner) ------------------------------------------------------------------------------
+
+    def detected(self, window: Window, probabilities: dict[str, float]) -> list[Window]:
+        likeliest = max(probabilities, key=lambda code: probabilities[code])
+        window.language = likeliest
+        turn = self._turn
+        if turn is not None and turn.partial is window and probabilities[likeliest] >= LANGUAGE_THRESHOLD:
+            turn.item.language = likeliest
+        return [window]
+
+    def finished(self, window: Window) -> None:
+        self._generated += sum(len(each.tokens) for each in window.tried)
+        turn = self._turn
+        if turn is not None and turn.partial is window:
+            turn.partial = None
+            self._say_partial(turn, window)
+            return
+        for section in self._sections:
+            if section.window is window:
+                section.done = True
+        self._say_finished()
+        self._acknowledge()
+
+    def _say_partial(self, turn: Turn, window: Window) -> None:
+        found, item = window.result, turn.item
+        if found is None or window.language is None or is_silent(found) or is_degenerate(found, window.seconds):
+            return
+        words = self._options.model.words(found.tokens[len(window.prefix) :], window.language)
+        position = turn.start + len(window.audio)
+        fresh, rest = turn.agreement.update(words, position, commit=position - turn.speech >= MIN_AGREED)
+        delta = _said(item, "".join(text for text, _ in fresh))
+        tentative = "".join(text for text, _ in rest)
+        arrived = None if item.announced else self._tape.arrival(turn.speech + FRAME)
+        item.announced = True
+        self._events.append(
+            Partial(
+                id=self._ticket.id,
+                item=item.number,
+                delta=delta,
+                tentative=tentative if item.text else tentative.lstrip(),
+                start=_seconds(item.start),
+                end=_seconds(position),
+                latency=None if arrived is None else monotonic() - arrived,
+            )
+        )
+
+    def _say_finished(self) -> None:
+        """Sections that are done, in order; after the last one of a stream that ends, its end."""
+        while self._sections and self._sections[0].done:
+            self._say(self._sections[0])
+            self._sections.popleft()
+            self._forget()
+        if self._ending and not self._sections:
+            total = monotonic() - self._ticket.received
+            self._events.append(Done(self._ticket.id, Usage(0, self._generated), Timing(compute=total, total=total)))
+
+    def _say(self, section: Section) -> None:
+        item, window, model = section.item, section.window, self._options.model
+        delta = ""
+        if window is not None and window.result is not None:
+            delta = _said(item, model.decode_text(window.result.tokens[len(window.prefix) :]))
+            if window.words:
+                for part in segments(model, window.result, window.words, section.where, section.speech):
+                    item.words += part.words
+        if not section.last:
+            where = section.where
+            self._events.append(Partial(self._ticket.id, item.number, delta, "", where.start, where.end))
+            return
+        arrived = self._tape.arrival(item.speech_end)
+        self._events.append(
+            Final(
+                id=self._ticket.id,
+                item=item.number,
+                delta=delta,
+                transcript=item.text,
+                start=_seconds(item.start),
+                end=_seconds(item.speech_end),
+                seconds=_seconds(item.end - item.start),
+                words=item.words,
+                latency=None if arrived is None else monotonic() - arrived,
+            )
+        )
+
+    # --- small things -------------------------------------------------------------------------------------------------
+
+    def _new_item(self, start: int, end: int) -> Item:
+        item = Item(self._items, start, end, end, self._request.language)
+        self._items += 1
+        return item
+
+    def _finalise(self, item: Item, where: Cut, prefix: tuple[int, ...], *, last: bool) -> None:
+        start, end = where.spans[0].start, where.spans[-1].end
+        local = Cut(tuple(Span(span.start - start, span.end - start) for span in where.spans))
+        window = self._window(Lane.FINAL, item, local.take(self._tape.samples(start, end)), prefix)
+        offset = start // FRAME * FRAME
+        threshold = self._request.turns.threshold if self._request.turns else 0.5
+        heard = speech_spans(self._tape.probabilities(start, end), threshold, WORD_PAUSE_MS)
+        speech = tuple(Span(span.start + offset, span.end + offset) for span in heard)
+        self._sections.append(Section(item, where, speech, window, last))
+        self._windows.append(window)
+
+    def _window(self, lane: Lane, item: Item, audio: Samples, prefix: tuple[int, ...]) -> Window:
+        final = lane is Lane.FINAL
+        return Window(
+            ticket=self._ticket,
+            owner=self,
+            lane=lane,
+            number=item.number,
+            audio=audio,
+            queued=monotonic(),
+            language=item.language,
+            context=self._context,
+            prefix=prefix,
+            temperatures=TEMPERATURES if final else TEMPERATURES[:1],
+            full=self._options.full and final,
+            aligned=final and self._request.words,
+        )
+
+    def _drop_partial(self, turn: Turn) -> None:
+        if turn.partial is not None:
+            self.dropped_partials += 1
+            self._dropped.append(turn.partial)
+            turn.partial = None
+
+    def _refuse(self, code: str, message: str, event_id: str | None = None) -> None:
+        self._events.append(Refusal(self._ticket.id, code, message, event_id))
+
+    def _acknowledge(self) -> None:
+        """Let the client go on, unless there is too much that waits for its final run."""
+        backlog = sum(len(each.window.audio) for each in self._sections if each.window is not None)
+        if backlog <= MAX_BACKLOG and self._received - self._acknowledged >= ACKNOWLEDGED:
+            self._acknowledged = self._received
+            self._events.append(HeardEvent(self._ticket.id, self._received / SAMPLE_RATE))
+
+    def _forget(self) -> None:
+        """Let go of the past that nothing refers to; before a turn, what its padding may take stays."""
+        keep = self._uncommitted
+        if self._detector is not None and self._turn is None:
+            padding = self._detector.options.prefix_padding_ms * SAMPLE_RATE // 1000
+            keep = max(keep, self._tape.end - padding - 2 * ONSET * FRAME)
+        if self._turn is not None:
+            keep = self._turn.start
+        for section in self._sections:
+            keep = min(keep, section.where.spans[0].start)
+        self._tape.forget(keep)
+
+
+def _said(item: Item, text: str) -> str:
+    """Add to an item's text; returns the part that is new, so that the parts add up."""
+    delta = text if item.text else text.lstrip()
+    item.text += delta
+    return delta
+
+
+def _seconds(samples: int) -> float:
+    return round(samples / SAMPLE_RATE, 3)

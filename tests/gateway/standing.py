@@ -1,0 +1,55 @@
+"""The real application over models that no worker runs: for what happens before and beside a model's work."""
+
+from pathlib import Path
+
+import httpx
+from litestar import Litestar
+
+from gateway.app import create_app
+from gateway.backends.base import State
+from gateway.environment import digest
+from gateway.fleet import Fleet
+from gateway.settings import KeySettings, ModelSettings, ServerSettings, Settings
+from metrics.registry import Registry
+from pipelines.messages import Ready
+
+KEY = "sk-test-key"
+
+MODELS = (
+    ModelSettings(name="first", kind="text", pipeline="tests.fakes:FakePipeline", source="fake:"),
+    ModelSettings(
+        name="org/second", aliases=["gpt-4o"], kind="text", pipeline="tests.fakes:FakePipeline", source="fake:"
+    ),
+)
+
+
+class StandingFleet(Fleet):
+    """A fleet whose workers are never started. `become` gives a model a state as a worker would have it."""
+
+    async def start(self) -> None:
+        pass
+
+    def become(self, name: str, state: State, reason: str | None = None) -> None:
+        (replica,) = self.route(name).replicas
+        replica._ready = Ready(slots=4, context_length=2048)  # type: ignore[attr-defined]
+        replica._set_state(state, reason)  # type: ignore[attr-defined]
+
+
+def make_settings(tmp_path: Path, *, key: str | None = None, **server: object) -> Settings:
+    keys = [KeySettings(name="test", sha256=digest(key), tenant="team")] if key else []
+    return Settings(
+        server=ServerSettings(spool_dir=str(tmp_path / "spool"), **server),  # type: ignore[arg-type]
+        keys=keys,
+        models=list(MODELS),
+    )
+
+
+def make_app(settings: Settings) -> tuple[Litestar, StandingFleet]:
+    registry = Registry()
+    fleet = StandingFleet(settings, registry)
+    return create_app(settings, fleet, registry), fleet
+
+
+def make_client(app: Litestar, **headers: str) -> httpx.AsyncClient:
+    """Speaks to the application itself, without its lifespan and without a socket."""
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost", headers=headers)  # type: ignore[arg-type]

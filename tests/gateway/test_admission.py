@@ -1,0 +1,277 @@
+"""Slots, queue, priorities, deadlines."""
+
+import asyncio
+from time import monotonic
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.admission import INTERACTIVE_RUN, Admission, Lease, Overloaded, QueueDeadline, Slots, Unavailable
+from gateway.backends.base import State
+from tests.gateway.scripted import ScriptedBackend
+
+
+class Desk:
+    """An admission over scripted replicas, and the last thing it reported."""
+
+    def __init__(self, *slots: int, max_queue: int = 8, limit: int | None = None) -> None:
+        self.backends = [ScriptedBackend(each) for each in slots]
+        self.slots = [Slots(backend, limit) for backend in self.backends]
+        self.report = (0, 0, 0)
+        self.admission = Admission(self.slots, self._pick, max_queue=max_queue, report=self._note)
+
+    def _pick(self, units: int) -> Slots | None:
+        return max((s for s in self.slots if s.fits(units)), key=lambda s: s.free, default=None)
+
+    def _note(self, *report: int) -> None:
+        self.report = (report[0], report[1], report[2])
+
+    def ask(self, units: int = 1, priority: str = "interactive", deadline: float | None = None) -> asyncio.Task[Lease]:
+        return asyncio.ensure_future(self.admission.acquire(units, priority, deadline))  # type: ignore[arg-type]
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_free_slot_is_granted_at_once_and_returns_once() -> None:
+    desk = Desk(2)
+    lease = await desk.admission.acquire()
+    assert lease.replica is desk.backends[0]
+    assert desk.report == (2, 1, 0)
+    lease.release()
+    lease.release()
+    assert desk.report == (2, 0, 0)
+
+
+async def test_waiters_are_served_in_order_as_slots_return() -> None:
+    desk = Desk(1)
+    first = await desk.admission.acquire()
+    second, third = desk.ask(), desk.ask()
+    await settle()
+    assert desk.report == (1, 1, 2)
+    first.release()
+    await settle()
+    assert second.done()
+    assert not third.done()
+    second.result().release()
+    (await third).release()
+    assert desk.report == (1, 0, 0)
+
+
+async def test_a_full_queue_is_refused_at_once_with_whole_seconds() -> None:
+    desk = Desk(1, max_queue=1)
+    held = await desk.admission.acquire()
+    waiting = desk.ask()
+    await settle()
+    with pytest.raises(Overloaded) as refusal:
+        await desk.admission.acquire()
+    assert type(refusal.value.retry_after) is int
+    assert refusal.value.retry_after >= 1
+    held.release()
+    (await waiting).release()
+
+
+async def test_retry_after_follows_the_measured_rate() -> None:
+    desk = Desk(2, max_queue=100)
+    for _ in range(60):
+        desk.admission.give_back(desk.slots[0], 0, held=8.0)
+    held = [await desk.admission.acquire() for _ in range(2)]
+    waiting = [desk.ask() for _ in range(5)]
+    await settle()
+    assert desk.admission.retry_after() == 24  # six ahead or here, two at a time, eight seconds each
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    for lease in held:
+        lease.release()
+
+
+async def test_without_a_queue_a_slot_is_needed() -> None:
+    desk = Desk(1, max_queue=0)
+    lease = await desk.admission.acquire()
+    with pytest.raises(Overloaded):
+        await desk.admission.acquire()
+    lease.release()
+    (await desk.admission.acquire()).release()
+
+
+async def test_interactive_goes_first_and_batch_does_not_starve() -> None:
+    desk = Desk(1, max_queue=100)
+    lease = await desk.admission.acquire()
+    order: list[str] = []
+
+    async def run(priority: str) -> None:
+        granted = await desk.ask(priority=priority)
+        order.append(priority)
+        granted.release()
+
+    tasks = [asyncio.create_task(run("batch")) for _ in range(3)]
+    tasks += [asyncio.create_task(run("interactive")) for _ in range(3 * INTERACTIVE_RUN)]
+    await settle()
+    lease.release()
+    await asyncio.gather(*tasks)
+    one_turn = ["interactive"] * INTERACTIVE_RUN + ["batch"]
+    assert order == one_turn * 3
+
+
+async def test_the_deadline_ends_the_wait_and_leaves_no_trace() -> None:
+    desk = Desk(1)
+    lease = await desk.admission.acquire()
+    with pytest.raises(QueueDeadline):
+        await desk.admission.acquire(deadline=monotonic() + 0.02)
+    assert desk.report == (1, 1, 0)
+    with pytest.raises(QueueDeadline):
+        await desk.admission.acquire(deadline=monotonic() - 1)
+    lease.release()
+
+
+async def test_one_that_leaves_is_out_of_the_queue_at_once() -> None:
+    desk = Desk(1)
+    lease = await desk.admission.acquire()
+    waiting = [desk.ask() for _ in range(3)]
+    await settle()
+    waiting[0].cancel()
+    await settle()
+    assert desk.report == (1, 1, 2)
+    lease.release()
+    await settle()
+    assert waiting[1].done()
+    waiting[1].result().release()
+    (await waiting[2]).release()
+
+
+async def test_a_slot_granted_to_one_that_is_leaving_is_not_lost() -> None:
+    desk = Desk(1)
+    lease = await desk.admission.acquire()
+    waiting = desk.ask()
+    await settle()
+    lease.release()  # grants it …
+    waiting.cancel()  # … in the turn of the loop in which it leaves
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert desk.report == (1, 0, 0)
+
+
+async def test_the_first_free_replica_takes_the_waiter_and_the_emptiest_a_newcomer() -> None:
+    desk = Desk(2, 3)
+    leases = [await desk.admission.acquire() for _ in range(5)]
+    assert [lease.replica for lease in leases][:2] == [desk.backends[1], desk.backends[0]]
+    waiting = desk.ask()
+    await settle()
+    released = next(lease for lease in leases if lease.replica is desk.backends[0])
+    released.release()
+    assert (await waiting).replica is desk.backends[0]
+
+
+async def test_a_large_request_waits_for_its_units_and_is_not_passed() -> None:
+    desk = Desk(4)
+    held = [await desk.admission.acquire() for _ in range(2)]
+    large, small = desk.ask(units=4), desk.ask()
+    await settle()
+    assert not small.done()
+    held[0].release()
+    await settle()
+    assert not large.done()
+    held[1].release()
+    assert (await large).units == 4
+    assert not small.done()
+    large.result().release()
+    (await small).release()
+
+
+async def test_more_units_than_there_are_take_them_all() -> None:
+    desk = Desk(3)
+    lease = await desk.admission.acquire(units=50)
+    assert lease.units == 3
+    lease.release()
+    assert desk.report == (3, 0, 0)
+
+
+async def test_the_others_go_on_when_the_large_one_ahead_of_them_leaves() -> None:
+    desk = Desk(2)
+    held = await desk.admission.acquire()
+    large, small = desk.ask(units=2), desk.ask()
+    await settle()
+    large.cancel()
+    (await small).release()
+    held.release()
+
+
+async def test_configured_slots_cap_what_a_worker_announces() -> None:
+    desk = Desk(16, limit=2)
+    assert desk.admission.total == 2
+
+
+async def test_nobody_is_sent_to_a_replica_that_is_not_ready() -> None:
+    desk = Desk(2)
+    desk.backends[0].become(State.RESTARTING, "it was lost")
+    with pytest.raises(Unavailable) as refusal:
+        await desk.admission.acquire()
+    assert refusal.value.reason == "it was lost"
+    assert refusal.value.retry_after == 3  # its last load took 1.2 s
+
+
+async def test_waiters_outlive_a_restart() -> None:
+    desk = Desk(1)
+    lease = await desk.admission.acquire()
+    waiting = desk.ask()
+    await settle()
+    desk.backends[0].become(State.RESTARTING)
+    lease.release()  # its session ended with the worker
+    await settle()
+    assert not waiting.done()
+    desk.backends[0].become(State.READY)
+    (await waiting).release()
+
+
+async def test_waiters_end_when_nothing_will_come_back() -> None:
+    desk = Desk(1)
+    lease = await desk.admission.acquire()
+    waiting = desk.ask()
+    await settle()
+    desk.backends[0].become(State.FAILED, "no such file")
+    with pytest.raises(Unavailable, match="no such file"):
+        await waiting
+    lease.release()
+    assert desk.report == (0, 0, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    st.lists(st.tuples(st.sampled_from(["ask", "release", "leave"]), st.integers(0, 5), st.booleans()), max_size=60),
+)
+def test_slots_are_never_oversold_and_all_return(replicas: list[int], moves: list[tuple[str, int, bool]]) -> None:
+    async def run() -> None:
+        desk = Desk(*replicas, max_queue=5)
+        open_: list[asyncio.Task[Lease]] = []
+        for move, number, batch in moves:
+            if move == "ask":
+                open_.append(desk.ask(units=number + 1, priority="batch" if batch else "interactive"))
+            elif open_:
+                task = open_.pop(number % len(open_))
+                if move == "release" and task.done() and not task.cancelled() and task.exception() is None:
+                    task.result().release()
+                elif not task.done():
+                    task.cancel()
+                    if number % 2:
+                        await settle()
+                else:
+                    open_.append(task)
+            if number % 3:
+                await settle()
+            assert all(slots.used <= slots.total for slots in desk.slots)
+        await settle()
+        while open_:
+            task = open_.pop(0)
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().release()
+            elif not task.done():
+                open_.append(task)
+            await settle()
+        assert desk.report == (sum(replicas), 0, 0)
+
+    asyncio.run(run())

@@ -1,0 +1,174 @@
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import ModelSettings, Settings, SettingsError, is_loopback, load_settings
+from pipelines.messages import TextOptions
+
+MODELS = """\
+[[models]]
+name = "first"
+kind = "text"
+source = "/models/first"
+
+[[models]]
+name = "org/second"
+aliases = ["gpt-4o"]
+kind = "text"
+source = "/models/second"
+
+[models.text]
+max_num_seqs = 4
+"""
+SHA256 = "8254c329a92850f6d539dd376f4816ee2764517da5e0235514af433164480d7a"  # of "k"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "gateway.toml"
+    path.write_text(MODELS)
+    return path
+
+
+def load(file: Path, text: str = "", **environ: str) -> Settings:
+    file.write_text(text + MODELS)
+    return load_settings(file, environ)
+
+
+def refusal(file: Path, text: str = "", **environ: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load(file, text, **environ)
+    return str(caught.value)
+
+
+def test_a_file_is_read_with_defaults_for_the_rest(file: Path) -> None:
+    settings = load(file, "[server]\nport = 9000\ncors_origins = ['https://app.example']\n")
+    assert settings.server.port == 9000
+    assert settings.server.host == "127.0.0.1"
+    assert settings.server.cors_origins == ["https://app.example"]
+    first, second = settings.models
+    assert (first.name, second.name) == ("first", "org/second")
+    assert first.text == TextOptions()
+    assert second.text.max_num_seqs == 4
+    assert first.pipeline == "pipelines.text.pipeline:TextPipeline"
+
+
+def test_integers_serve_where_a_number_of_seconds_is_meant(file: Path) -> None:
+    assert load(file, "[server]\ndrain_s = 5\n").server.drain_s == 5.0
+
+
+def test_the_worker_gets_what_the_model_table_says() -> None:
+    model = ModelSettings(
+        name="m", kind="text", pipeline="a:B", source="/m", device="cuda:1", threads=3, quantization="int8"
+    )
+    spec = model.spec()
+    assert (spec.name, spec.kind, spec.pipeline, spec.source) == ("m", "text", "a:B", "/m")
+    assert (spec.device, spec.threads, spec.quantization, spec.dtype) == ("cuda:1", 3, "int8", None)
+
+
+def test_without_a_file_the_embedded_models_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings(None, {})
+    text = [model for model in settings.models if model.kind == "text"]
+    assert [model.name for model in text] == ["smollm2-135m-instruct"]
+    assert text[0].source == "embedded:smollm2-135m-instruct"
+
+
+def test_the_file_in_the_working_folder_is_the_default(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    assert [model.name for model in load_settings(None, {}).models] == ["first", "org/second"]
+
+
+def test_the_environment_can_name_the_file(file: Path) -> None:
+    assert len(load_settings(None, {"GATEWAY_CONFIG": str(file)}).models) == 2
+
+
+def test_overrides_win_over_file_and_environment(file: Path) -> None:
+    file.write_text("[server]\nport = 1\n" + MODELS)
+    assert load_settings(file, {"GATEWAY_PORT": "2"}, {"port": 3}).server.port == 3
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"nowhere\.toml: No such file"):
+        load_settings(tmp_path / "nowhere.toml", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("[server]\nprot = 1\n", 2, "server.prot: is not known; did you mean 'port'?"),
+        ("[server]\nport = '1'\n", 2, "server.port: expected int, got str"),
+        ("[server]\nport = 70000\n", 2, "server.port: expected int <= 65535"),
+        ("[server]\n\nlog_level = 'loud'\n", 3, "server.log_level: invalid enum value 'loud'; legal: debug, info"),
+        ("[[keys]]\nname = 'a'\n", 1, "keys[0].sha256: is required"),
+        ("[sever]\n", 1, "sever: is not known; did you mean 'server'?"),
+        ("[server]\nhost = '0.0.0.0'\n", 2, "server.host: '0.0.0.0' can be reached from other machines"),
+        (
+            f"[server]\nmetrics_sha256 = '{SHA256}'\n[[keys]]\nname='a'\nsha256='{SHA256}'\n",
+            2,
+            "server.metrics_sha256: ",
+        ),
+        (
+            f"[[keys]]\nname='a'\nsha256='{SHA256}'\n[[keys]]\nname='b'\nsha256='{SHA256}'\n",
+            6,
+            "keys[1].sha256: another",
+        ),
+    ],
+)
+def test_errors_name_line_and_key(file: Path, text: str, line: int, says: str) -> None:
+    assert refusal(file, text).startswith(f"{file}:{line}: {says}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ('"gpt-4o"', '"first"', 8, "models[1].aliases[0]: 'first' is taken by models[0]"),
+        ('"org/second"', '"first"', 7, "models[1].name: 'first' is taken by models[0]"),
+        ("max_num_seqs", "max_num_seq", 13, "models[1].text.max_num_seq: is not known; did you mean 'max_num_seqs'?"),
+        ("= 4", "= 0", 13, "models[1].text.max_num_seqs: expected a number >= 1"),
+        ('kind = "text"\nsource = "/models/f', 'kind = "image"\nsource = "/models/f', 3, "models[0].kind: no pipeline"),
+        ('"first"', '"fi rst"', 2, "models[0].name: "),
+    ],
+)
+def test_errors_of_models_name_the_element(file: Path, old: str, new: str, line: int, says: str) -> None:
+    file.write_text(MODELS.replace(old, new, 1))
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file, {})
+    assert str(caught.value).startswith(f"{file}:{line}: {says}")
+
+
+def test_syntax_errors_name_the_line(file: Path) -> None:
+    assert "not valid TOML" in (text := refusal(file, "[server]\nport =\n"))
+    assert "line 2" in text
+
+
+def test_no_models_at_all_is_refused(file: Path) -> None:
+    file.write_text("models = []\n")
+    with pytest.raises(SettingsError, match="models: at least one"):
+        load_settings(file, {})
+
+
+def test_a_public_address_is_fine_with_a_key(file: Path) -> None:
+    settings = load(file, GATEWAY_HOST="0.0.0.0", GATEWAY_API_KEY="k")
+    assert settings.server.host == "0.0.0.0"
+    assert [key.sha256 for key in settings.keys] == [SHA256]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost", "LOCALHOST."])
+def test_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "example.org", "localhost.example.org"])
+def test_not_loopback(host: str) -> None:
+    assert not is_loopback(host)
+
+
+def test_the_kind_is_read_from_the_files_where_it_is_not_given(file: Path) -> None:
+    with pytest.raises(SettingsError, match=r"models\[0\]\.source: "):
+        file.write_text('[[models]]\nname = "a"\nsource = "/does/not/exist"\n')
+        load_settings(file, {})
+
+
+def test_settings_print_no_key(file: Path) -> None:
+    assert "secret-key" not in repr(load(file, GATEWAY_API_KEY="secret-key", GATEWAY_METRICS_KEY="secret-key-2"))

@@ -1,0 +1,46 @@
+import pytest
+
+from pipelines.base import ModelError
+from pipelines.messages import TextOptions
+from pipelines.text.memory import CacheSize, size_cache
+
+GIB = 1 << 30
+
+
+def size(context=8192, available=16 * GIB, bytes_per_block=16 * 23040, **options) -> CacheSize:
+    return size_cache(
+        TextOptions(**options), context=context, block_size=16, bytes_per_block=bytes_per_block, available=available
+    )
+
+
+def test_by_default_a_quarter_of_the_context_of_a_full_batch():
+    assert size() == CacheSize(16 * 8192 // 4 // 16, 8192)
+
+
+def test_one_whole_context_at_least():
+    assert size(max_num_seqs=2) == CacheSize(512, 8192)
+
+
+def test_memory_bounds_the_cache_and_the_cache_the_context():
+    assert size(available=4 * 16 * 23040 * 100) == CacheSize(100, 1600)
+
+
+def test_what_is_asked_holds():
+    assert size(kv_cache_tokens=1000, max_model_len=992) == CacheSize(62, 992)
+    assert size(max_model_len=4096, max_num_seqs=8) == CacheSize(512, 4096)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_model_len": 8193},
+        {"max_model_len": 0},
+        {"kv_cache_tokens": 1000, "max_model_len": 1000},
+        {"kv_cache_tokens": 15},
+        {"available": 1000},
+        {"available": 4 * 16 * 23040 * 100, "max_model_len": 1601},
+    ],
+)
+def test_what_can_not_hold_is_refused(options):
+    with pytest.raises(ModelError):
+        size(**options)

@@ -1,0 +1,190 @@
+"""What is refused before it costs a step, and the field that the refusal names."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from models.loading import GenerationDefaults
+from pipelines.base import InvalidRequest, Ticket
+from pipelines.messages import ChatPrompt, MediaPart, Message, StringPrompt, TextPart, TokenPrompt
+from pipelines.text.validation import MAX_STOP_CHARACTERS, MAX_STOPS
+from tests.pipelines.text.fakes import BOS, CONTEXT, EOS, USER, VOCAB, ByteTokenizer, create_pipeline, request
+
+TICKET = Ticket("r", "interactive", 0.0)
+
+
+def prepare(asked, **pipeline):
+    return create_pipeline(**pipeline).prepare(TICKET, asked)
+
+
+def chat(*texts: str) -> ChatPrompt:
+    return ChatPrompt([Message("user", [TextPart(text)]) for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("n", {"n": 0}),
+        ("n", {"n": 129}),
+        ("temperature", {"temperature": -0.1}),
+        ("temperature", {"temperature": math.nan}),
+        ("top_p", {"top_p": 1.1}),
+        ("top_p", {"top_p": -0.1}),
+        ("top_k", {"top_k": -2}),
+        ("min_p", {"min_p": 2.0}),
+        ("repetition_penalty", {"repetition_penalty": 0.0}),
+        ("presence_penalty", {"presence_penalty": 2.5}),
+        ("frequency_penalty", {"frequency_penalty": math.inf}),
+        ("logit_bias", {"logit_bias": {999999: 5.0}}),
+        ("logit_bias", {"logit_bias": {-1: 5.0}}),
+        ("logit_bias", {"logit_bias": {VOCAB: 5.0}}),
+        ("logit_bias", {"logit_bias": {1: 1e9}}),
+        ("max_tokens", {"max_tokens": 0}),
+        ("max_tokens", {"max_tokens": -1, "echo": True}),
+        ("min_tokens", {"min_tokens": -1}),
+        ("min_tokens", {"min_tokens": 9, "max_tokens": 8}),
+        ("stop", {"stop": ["x" * (MAX_STOP_CHARACTERS + 1)]}),
+        ("stop", {"stop": [""]}),
+        ("stop", {"stop": list("abcdefghijklmnopq"[: MAX_STOPS + 1])}),
+        ("stop_token_ids", {"stop_token_ids": [VOCAB]}),
+        ("logprobs", {"logprobs": 21}),
+        ("logprobs", {"logprobs": -1}),
+    ],
+)
+def test_a_setting_out_of_range_is_named(param, fields):
+    with pytest.raises(InvalidRequest) as caught:
+        prepare(request("prompt", **fields))
+    assert (caught.value.param, caught.value.code) == (param, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"top_p": 1.0, "top_k": 0, "min_p": 0.0},
+        {"top_p": 0.0, "top_k": -1, "min_p": 1.0},
+        {"logit_bias": {VOCAB - 1: -100.0, 0: 100.0}},
+        {"stop": ["x" * MAX_STOP_CHARACTERS]},
+        {"logprobs": 20},
+        {"max_tokens": 0, "echo": True},
+        {"seed": -1},
+        {"n": 128},
+    ],
+)
+def test_the_borders_themselves_are_legal(fields):
+    assert prepare(request("prompt", **fields))
+
+
+@pytest.mark.parametrize(
+    ("param", "prompt"),
+    [
+        ("prompt", []),
+        ("prompt", TokenPrompt([])),
+        ("prompt", TokenPrompt([1, VOCAB])),
+        ("prompt", TokenPrompt([-1])),
+        ("messages", ChatPrompt([])),
+        ("messages[0].content[1]", ChatPrompt([Message("user", [TextPart("a"), MediaPart("image", "", "")])])),
+    ],
+)
+def test_a_prompt_that_can_not_be_read_is_named(param, prompt):
+    with pytest.raises(InvalidRequest) as caught:
+        prepare(request(prompt))
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(("param", "prompt"), [("prompt", "x" * CONTEXT), ("messages", chat("x" * CONTEXT))])
+def test_a_prompt_that_never_fits_is_refused_at_once(param, prompt):
+    with pytest.raises(InvalidRequest) as caught:
+        prepare(request(prompt, max_tokens=None))
+    assert (caught.value.param, caught.value.code) == (param, "context_length_exceeded")
+
+
+def test_max_tokens_that_never_fit_are_refused():
+    with pytest.raises(InvalidRequest) as caught:
+        prepare(request("x" * 100, max_tokens=CONTEXT - 99))
+    assert (caught.value.param, caught.value.code) == ("max_tokens", "context_length_exceeded")
+    assert prepare(request("x" * 100, max_tokens=CONTEXT - 100))
+
+
+def test_a_full_context_can_still_be_scored():
+    assert prepare(request("x" * CONTEXT, max_tokens=0, echo=True))
+
+
+def test_the_cache_bounds_the_context_too():
+    pipeline = create_pipeline(kv_cache_tokens=64)
+    assert pipeline.ready().context_length == 64
+    with pytest.raises(InvalidRequest):
+        pipeline.prepare(TICKET, request("x" * 64))
+
+
+def test_no_chat_without_a_template():
+    with pytest.raises(InvalidRequest) as caught:
+        prepare(request(chat("hi")), tokenizer=ByteTokenizer(chat_template=None))
+    assert caught.value.param == "messages"
+
+
+def test_a_chat_is_the_template_read_as_tokens():
+    (sequence,) = prepare(request(chat("hi")))
+    assert sequence.tokens == [USER, *b"user:hi\n", USER, *b"assistant:"]
+
+
+def test_an_empty_prompt_begins_a_text():
+    (sequence,) = prepare(request(""))
+    assert sequence.tokens == [BOS]
+    with pytest.raises(InvalidRequest) as caught:
+        prepare(request(""), tokenizer=ByteTokenizer(bos_id=None))
+    assert caught.value.param == "prompt"
+
+
+def test_what_is_not_asked_is_the_models_default():
+    generation = GenerationDefaults(temperature=0.6, top_p=0.9, top_k=40, min_p=0.1, repetition_penalty=1.1)
+    pipeline = create_pipeline(generation=generation)
+    (sequence,) = pipeline.prepare(TICKET, request("x", temperature=None, max_tokens=None))
+    params = sequence.params
+    assert (params.temperature, params.top_p, params.top_k) == (0.6, 0.9, 40)
+    assert (params.min_p, params.repetition_penalty) == (0.1, 1.1)
+    assert params.max_tokens == CONTEXT - 1
+    asked = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+    (sequence,) = pipeline.prepare(TICKET, request("x", **asked))
+    assert sequence.params.plain
+    assert sequence.params.top_k == 0
+
+
+def test_both_the_tokenizers_and_the_generation_configs_eos_end_a_text():
+    pipeline = create_pipeline(generation=GenerationDefaults(eos_ids=frozenset({5})))
+    (sequence,) = pipeline.prepare(TICKET, request("x", ignore_eos=False))
+    assert sequence.params.eos_ids == {EOS, 5}
+    (sequence,) = pipeline.prepare(TICKET, request("x", ignore_eos=True))
+    assert sequence.params.eos_ids == frozenset()
+
+
+def test_seeds_of_choices_follow_on_and_unseeded_ones_differ():
+    sequences = prepare(request([StringPrompt("a"), StringPrompt("b")], n=3, seed=2**64 - 1))
+    assert [s.params.seed for s in sequences] == [2**64 - 1, 0, 1] * 2
+    seeds = {s.params.seed for _ in range(4) for s in prepare(request("a", n=3))}
+    assert len(seeds) == 12
+
+
+def test_a_prompt_counts_once():
+    sequences = prepare(request([StringPrompt("four"), StringPrompt("sixsix")], n=3))
+    assert sum(sequence.prompt_tokens for sequence in sequences) == 10
+    assert sequences[0].group.prompt_tokens == 10
+
+
+def test_each_thread_has_its_own_tokenizer():
+    clones = []
+
+    class Counting(ByteTokenizer):
+        def clone(self):
+            clones.append(self)
+            return super().clone()
+
+    pipeline = create_pipeline(tokenizer=Counting())
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda number: pipeline.prepare(TICKET, request(f"prompt {number}")), range(60)))
+    assert 1 <= len(clones) <= 3
+
+
+def test_a_text_model_takes_no_feed():
+    with pytest.raises(InvalidRequest):
+        create_pipeline().feed(TICKET, b"")
