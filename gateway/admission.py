@@ -42,11 +42,13 @@ class Unavailable(Exception):
 
 
 class Slots:
-    """The slots of one replica. They outlive a restart: each holder gives back what it took when its session ends."""
+    """The slots of one replica, or its places for live streams. They outlive a restart: each holder gives back what it
+    took when its session ends."""
 
-    def __init__(self, backend: Backend, limit: int | None = None) -> None:
+    def __init__(self, backend: Backend, limit: int | None = None, *, streams: bool = False) -> None:
         self.backend = backend
         self._limit = limit
+        self._streams = streams
         self.used = 0
 
     @property
@@ -55,7 +57,8 @@ class Slots:
         ready = self.backend.ready
         if ready is None or self.backend.state is not State.READY:
             return 0
-        return ready.slots if self._limit is None else min(ready.slots, self._limit)
+        announced = ready.streams if self._streams else ready.slots
+        return announced if self._limit is None else min(announced, self._limit)
 
     @property
     def free(self) -> int:

@@ -13,9 +13,12 @@ from litestar.types import ASGIApp
 from gateway import middleware
 from gateway.asgi import App
 from gateway.auth import Principal
+from gateway.controllers.audio import AudioController
 from gateway.controllers.chat import ChatController
 from gateway.controllers.completions import CompletionsController
+from gateway.controllers.embeddings import EmbeddingsController
 from gateway.controllers.metrics import MetricsController
+from gateway.controllers.realtime import RealtimeController
 from gateway.controllers.system import SystemController
 from gateway.dispatch import Dispatcher
 from gateway.errors import exception_handlers
@@ -50,7 +53,15 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
             spool.close()
 
     app = Litestar(
-        route_handlers=[SystemController, MetricsController, ChatController, CompletionsController],
+        route_handlers=[
+            SystemController,
+            MetricsController,
+            ChatController,
+            CompletionsController,
+            EmbeddingsController,
+            AudioController,
+            RealtimeController,
+        ],
         dependencies={
             "settings": Provide(lambda: settings, sync_to_thread=False),
             "fleet": Provide(lambda: fleet, sync_to_thread=False),

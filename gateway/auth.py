@@ -49,7 +49,7 @@ class Keyring:
 
     def guards(self, path: str) -> bool:
         """Whether a route wants a key. A metrics key guards the metrics even where the API itself is open."""
-        return not self.empty or (self._metrics is not None and path in METRICS_PATHS)
+        return not self.empty or (self._metrics is not None and _is_metrics(path))
 
     def find(self, key: bytes, path: str) -> Principal | None:
         """The owner of a key, for a route. Takes the same time whichever key it is."""
@@ -58,10 +58,14 @@ class Keyring:
         for known, principal in self._keys:
             if hmac.compare_digest(known, digest):
                 found = principal
-        opens_metrics = self._metrics is not None and hmac.compare_digest(self._metrics, digest)
-        if found is None and opens_metrics and path in METRICS_PATHS:
+        if self._metrics is not None and hmac.compare_digest(self._metrics, digest) and _is_metrics(path):
             return METRICS_READER
         return found
+
+
+def _is_metrics(path: str) -> bool:
+    """Whether the router takes a path, as the client wrote it, for one of the metrics'."""
+    return _DUPLICATE_SLASHES.sub("/", path).rstrip("/") in METRICS_PATHS
 
 
 class Authentication:
@@ -73,22 +77,17 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
-            scope["state"]["principal"] = ANONYMOUS
+        if path in OPEN_PATHS or path.startswith(OPEN_PREFIX) or not self._keyring.guards(path):
+            principal: Principal | None = ANONYMOUS
         else:
-            scope["state"]["principal"] = self._authenticate(scope, _DUPLICATE_SLASHES.sub("/", path).rstrip("/"))
-        await self._app(scope, receive, send)
-
-    def _authenticate(self, scope: Scope, path: str) -> Principal:
-        if not self._keyring.guards(path):
-            return ANONYMOUS
-        key = presented_key(scope)
-        if key is None:
-            raise unauthorized("An API key is needed: send it as 'Authorization: Bearer KEY'.")
-        principal = self._keyring.find(key, path)
+            key = presented_key(scope)
+            if key is None:
+                raise unauthorized("An API key is needed: send it as 'Authorization: Bearer KEY'.")
+            principal = self._keyring.find(key, path)
         if principal is None:
             raise unauthorized("The API key is not known here.")
-        return principal
+        scope["state"]["principal"] = principal
+        await self._app(scope, receive, send)
 
 
 def presented_key(scope: Scope) -> bytes | None:

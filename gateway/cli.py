@@ -1,8 +1,10 @@
-"""`gateway serve | doctor | models`"""
+"""`gateway serve | doctor | models | transcribe`"""
 
+import io
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +14,8 @@ from gateway.settings import Settings, SettingsError, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from gateway.schemas.audio import Format
 
 EXIT_UNHEALTHY = 1
 EXIT_USAGE = 2
@@ -26,6 +30,8 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.version_option(__version__, prog_name="gateway")
 def main() -> None:
     """Serve local models behind an OpenAI-compatible API."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that can't show a character shows another one
 
 
 @main.command()
@@ -85,6 +91,51 @@ def models(config: str | None, as_json: bool) -> None:
         print_json(found)
     else:
         print_inventory(found)
+
+
+@main.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--format",
+    "format",
+    type=click.Choice(["text", "srt", "vtt", "json", "verbose_json"]),
+    default="text",
+    show_default=True,
+    help="What to write.",
+)
+@click.option("--follow", is_flag=True, help="Print text as it is recognised.")
+@click.option("--language", help="ISO 639-1 code of what is spoken.  [default: detected]")
+@click.option("--translate", is_flag=True, help="Into English.")
+@click.option("--prompt", default="", help="Text that could come before: its spelling is followed.")
+@click.option("--model", "-m", help="Name of a configured audio model.  [default: the first]")
+@click.option(
+    "--output", "-o", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Folder to write files into."
+)
+@_CONFIG
+def transcribe(
+    files: tuple[Path, ...],
+    format: "Format",
+    follow: bool,
+    language: str | None,
+    translate: bool,
+    prompt: str,
+    model: str | None,
+    output: Path | None,
+    config: str | None,
+) -> None:
+    """Transcribe audio and video FILES. Exits with 1 if one of them can't be."""
+    from gateway.transcribe import TranscribeError, Wishes, audio_model, quiet
+    from gateway.transcribe_console import run
+
+    if follow and (format != "text" or output is not None):
+        raise _Usage("--follow prints plain text; leave out --format and --output")
+    quiet()
+    wishes = Wishes(format, "translate" if translate else "transcribe", language, prompt)
+    try:
+        if not run(audio_model(_settings(config, {}), model), wishes, files, output, follow=follow):
+            sys.exit(EXIT_UNHEALTHY)
+    except TranscribeError as error:
+        raise _Usage(str(error)) from None
 
 
 class _Usage(click.ClickException):

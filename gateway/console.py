@@ -1,6 +1,7 @@
 """What `gateway serve` shows."""
 
 import sys
+from collections.abc import Collection
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,13 +12,16 @@ from gateway.fleet import Fleet
 from gateway.routing import Route
 from gateway.settings import Settings
 
+# Kind of model that it needs (None: none), method, path, what it does.
 ENDPOINTS = (
-    ("POST", "/v1/chat/completions", "chat, streamed or not"),
-    ("POST", "/v1/completions", "text completion"),
-    ("GET", "/v1/models", "what is served"),
-    ("GET", "/metrics, /v1/metrics", "Prometheus, JSON percentiles"),
-    ("GET", "/health, /ready", "for probes; open"),
-    ("GET", "/schema", "every operation and its fields"),
+    ("text", "POST", "/v1/chat/completions", "chat, streamed or not"),
+    ("text", "POST", "/v1/completions", "text completion"),
+    ("embedding", "POST", "/v1/embeddings", "vectors of texts"),
+    ("embedding", "POST", "/v1/rerank", "documents by relevance to a query"),
+    (None, "GET", "/v1/models", "what is served"),
+    (None, "GET", "/metrics, /v1/metrics", "Prometheus, JSON percentiles"),
+    (None, "GET", "/health, /ready", "for probes; open"),
+    (None, "GET", "/schema", "every operation and its fields"),
 )
 
 # Where the output is no terminal, there is no width to fit.
@@ -42,7 +46,7 @@ class ConsoleAnnouncer:
 
     def settled(self, fleet: Fleet, url: str) -> None:
         self._console.print(models_table(fleet))
-        self._console.print(endpoints_table(url))
+        self._console.print(endpoints_table(url, {route.kind for route in fleet.routes}))
         if (line := curl(fleet, url, keyed=bool(self._settings.keys))) is not None:
             self._console.print("Try it:", style="bold")
             # Plain and on one line, so that it can be pasted.
@@ -71,10 +75,11 @@ def _row(route: Route) -> list[str]:
     return [*head, state, str(ready.slots), context, f"{ready.load_seconds:.1f} s", escape(runs_on)]
 
 
-def endpoints_table(url: str) -> Table:
+def endpoints_table(url: str, kinds: Collection[str]) -> Table:
     table = Table(title=f"Endpoints at {url}", title_justify="left", title_style="bold", show_header=False)
-    for method, path, what in ENDPOINTS:
-        table.add_row(method, path, what)
+    for kind, method, path, what in ENDPOINTS:
+        if kind is None or kind in kinds:
+            table.add_row(method, path, what)
     return table
 
 

@@ -10,10 +10,12 @@ from gateway.asgi import Headers, Message, Receive, Scope, Send
 from gateway.errors import ApiError
 from gateway.exchange import Exchange, Job
 from gateway.fleet import Fleet, UnknownModel
+from gateway.live import LiveCall
 from gateway.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Phases, Timeline, phases
-from pipelines.messages import ChoiceDone, Delta, Done, Failed
+from pipelines.audio.messages import StreamRequest
+from pipelines.messages import Accepted, Done, Failed, Priority, Said
 
 logger = logging.getLogger("gateway")
 
@@ -30,7 +32,7 @@ class Output(Protocol):
         """Whether bytes leave as they come; else the answer is one body, which `finish` returns."""
         ...
 
-    def render(self, event: Delta | ChoiceDone) -> bytes:
+    def render(self, event: Said) -> bytes:
         """What to send for an event; empty where there is nothing to say yet."""
         ...
 
@@ -46,9 +48,10 @@ class Reply:
     streamed or not; the client is watched from the start, in the queue too.
     """
 
-    def __init__(self, exchange: Exchange, output: Output) -> None:
+    def __init__(self, exchange: Exchange, output: Output, content_type: bytes = b"application/json") -> None:
         self._exchange = exchange
         self._output = output
+        self._content_type = content_type  # of an answer that is one body
         self._started = False
         self._last = False  # the last bytes are on their way: a client that leaves now has all of it
         self._wrote = 0.0
@@ -93,9 +96,8 @@ class Reply:
             said = False
             for event in await exchange.next():
                 match event:
-                    case Delta() | ChoiceDone():
-                        said = True
-                        data += output.render(event)
+                    case Accepted():
+                        pass
                     case Done():
                         data += output.finish(event, phases(exchange.timeline))
                         await self._send(send, data, last=True)
@@ -104,6 +106,9 @@ class Reply:
                         if data and self._started:
                             await self._send(send, data)
                         raise exchange.failed(event)
+                    case _:
+                        said = True
+                        data += output.render(event)
             if said and output.streamed:
                 await self._send(send, data)
 
@@ -128,7 +133,7 @@ class Reply:
         if self._output.streamed:
             return list(sse.HEADERS)
         return [
-            (b"content-type", b"application/json"),
+            (b"content-type", self._content_type),
             (b"content-length", b"%d" % len(data)),
             (b"x-gateway-timing", timing_header(phases(self._exchange.timeline))),
         ]
@@ -178,9 +183,26 @@ class Dispatcher:
             )
         return route
 
-    def reply(self, job: Job, output: Output, timeline: Timeline) -> Reply:
+    def audio_route(self, model: str) -> Route:
+        """The route of an audio model; with no name, of the first. Raises ApiError (404, 400)."""
+        if model:
+            return self.route(model, "audio")
+        for route in self._fleet.routes:
+            if route.kind == "audio":
+                return self._fleet.route(route.name)
+        raise errors.model_not_found("", [each.name for each in self._fleet.routes])
+
+    def live(
+        self, id: str, route: Route, request: StreamRequest, priority: Priority, timeline: Timeline
+    ) -> LiveCall:
+        """A live stream that is yet to be opened."""
+        return LiveCall(id, route, request, priority, timeline, self._registry)
+
+    def reply(
+        self, job: Job, output: Output, timeline: Timeline, content_type: bytes = b"application/json"
+    ) -> Reply:
         """The response to a valid request; nothing happens before it is called."""
-        return Reply(Exchange(job, timeline, self._registry), output)
+        return Reply(Exchange(job, timeline, self._registry), output, content_type)
 
 
 def timing_header(spent: Phases) -> bytes:

@@ -30,8 +30,8 @@ GIB = 2**30
 Status = Literal["ok", "note", "problem"]
 
 INVARIANCE = (
-    "On a CPU in bfloat16, int8 and int4 a request gives the same bytes whatever else runs: batch, chunking, prefix "
-    "hits and preemption included. In float32, and on CUDA, results agree within rounding."
+    "Text on a CPU in bfloat16, int8 and int4: a request gives the same bytes whatever else runs, whether batched, in "
+    "chunks, on a prefix hit or preempted. In float32, and on CUDA, results agree within rounding."
 )
 
 

@@ -13,6 +13,7 @@ from gateway.routing import Route
 from gateway.spool import SpoolFile
 from metrics.registry import Registry
 from metrics.timeline import Timeline
+from pipelines.audio.messages import Media
 from pipelines.messages import Accepted, ChoiceDone, Done, Event, Failed, Priority, Request
 
 
@@ -90,6 +91,10 @@ class Exchange:
                     continue
                 case ChoiceDone(reason=reason):
                     self.timeline.outcome = reason
+                case Done():
+                    self.timeline.outcome = self.timeline.outcome or "stop"  # of what has no choices
+                case Media(seconds=seconds):
+                    self.timeline.media_seconds = seconds
             self._output = True
         if self._output:
             self._waiting_since = None

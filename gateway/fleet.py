@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
@@ -52,7 +51,8 @@ class Fleet:
     def __init__(self, settings: Settings, registry: Registry, supervision: Supervision | None = None) -> None:
         self._served = [_Served(model, registry, supervision) for model in settings.models]
         self._by_name = {name: served for served in self._served for name in (served.route.name, *served.route.aliases)}
-        self._starting: asyncio.Task[None] | None = None
+        self._started = False
+        self._loading: asyncio.Task[None] | None = None  # starts those that wait for the first ones
 
     @property
     def routes(self) -> list[Route]:
@@ -63,22 +63,26 @@ class Fleet:
         served = self._by_name.get(name)
         if served is None:
             raise UnknownModel(name, [route.name for route in self.routes])
-        if not served.launched and self._starting is not None:
+        if self._started and not served.settings.preload:
             served.launch()
         return served.route
 
     async def start(self) -> None:
-        """Begin to load what is preloaded; returns before it is."""
-        self._starting = asyncio.get_running_loop().create_task(self._start(), name="fleet start")
-        await asyncio.sleep(0)  # the first processes are started
+        """Begin to load what is preloaded; returns once the first processes are started."""
+        self._started = True
+        preloaded = [served for served in self._served if served.settings.preload]
+        first = [served for served in preloaded if served.route.kind == FIRST] or preloaded
+        for served in first:
+            for worker in served.workers:
+                await worker.start()
+        self._loading = asyncio.get_running_loop().create_task(self._load_others(first, preloaded), name="fleet")
 
     async def drain(self, grace: float) -> None:
         """Let open calls finish for up to `grace` seconds, then end every worker. Idempotent."""
-        starting, self._starting = self._starting, None
-        if starting is not None:
-            starting.cancel()
-            with suppress(asyncio.CancelledError):
-                await starting
+        self._started = False
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.wait([self._loading])
         async with asyncio.TaskGroup() as stops:
             for served in self._served:
                 for worker in served.workers:
@@ -97,11 +101,7 @@ class Fleet:
             raise UnknownModel(name, [route.name for route in self.routes])
         return served.status()
 
-    async def _start(self) -> None:
-        preloaded = [served for served in self._served if served.settings.preload]
-        first = [served for served in preloaded if served.route.kind == FIRST]
-        for served in first:
-            served.launch()
+    async def _load_others(self, first: "Sequence[_Served]", preloaded: "Sequence[_Served]") -> None:
         for served in first:
             await served.settled.wait()
         for served in preloaded:
@@ -114,7 +114,6 @@ class _Served:
     def __init__(self, settings: ModelSettings, registry: Registry, supervision: Supervision | None) -> None:
         spec = settings.spec()
         self.settings = settings
-        self.launched = False
         self.was_ready = False
         self.settled = asyncio.Event()  # its first load has ended, well or not
         self.workers = [
@@ -133,7 +132,6 @@ class _Served:
             worker.subscribe(self._changed)
 
     def launch(self) -> None:
-        self.launched = True
         for worker in self.workers:
             worker.launch()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from gateway.settings import ModelSettings, Settings
-from models import catalog
+from models.catalog import EMBEDDED
 from models.errors import SourceError
 from models.source import resolve
 
@@ -43,10 +43,10 @@ def inventory(settings: Settings) -> Inventory:
                 name=name,
                 kind=entry.kind,
                 package=entry.package,
-                installed=_found(f"embedded:{name}") is not None,
+                installed=entry.installed,
                 configured=f"embedded:{name}" in sources,
             )
-            for name, entry in catalog.EMBEDDED.items()
+            for name, entry in EMBEDDED.items()
         ],
     )
 
@@ -77,10 +77,3 @@ def _configured(model: ModelSettings) -> ConfiguredModel:
         bytes=size(path) if path else None,
         problem=problem,
     )
-
-
-def _found(source: str) -> Path | None:
-    try:
-        return resolve(source)
-    except SourceError:
-        return None

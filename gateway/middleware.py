@@ -3,20 +3,22 @@
 Plain ASGI, around Litestar's router: unknown routes, wrong methods and other spellings of a path go through it too.
 """
 
-import asyncio
 import re
-import uuid
 from collections.abc import Collection
+from functools import lru_cache
+from random import getrandbits
 from time import monotonic
 from urllib.parse import urlsplit
 
 from gateway.asgi import App, Headers, Message, Receive, Scope, Send, header
 from gateway.auth import Authentication, Keyring
-from gateway.errors import ApiError, client_closed, forbidden, payload_too_large, request_timeout
+from gateway.errors import ApiError, client_closed, forbidden, payload_too_large
 from gateway.settings import Settings, is_loopback
 
 EXPOSED_HEADERS = b"x-request-id, x-gateway-timing, retry-after, x-should-retry"
 PREFLIGHT_MAX_AGE = b"600"  # seconds
+UPLOAD_PREFIX = "/v1/audio/"  # what is sent there is media, written to the spool as it comes
+REMEMBERED_HOSTS = 128
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
@@ -25,7 +27,7 @@ def wrap(app: App, settings: Settings) -> App:
     """The router behind everything in this module."""
     server = settings.server
     keyring = Keyring(settings.keys, server.metrics_sha256)
-    app = BodyGuard(app, server.max_body_bytes, server.body_timeout_s)
+    app = BodyGuard(app, server.max_body_bytes, server.max_upload_bytes)
     app = Authentication(app, keyring)
     if keyring.empty:
         app = OriginGuard(app, {server.host, *server.allowed_hosts}, server.cors_origins)
@@ -46,7 +48,7 @@ class RequestContext:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = header(scope, b"x-request-id")
-        request_id = given if given and _SANE_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}".encode()
+        request_id = given if given and _SANE_ID.fullmatch(given) else b"req_%032x" % getrandbits(128)
         state = scope["state"]
         state["arrival"] = monotonic()
         state["request_id"] = request_id.decode()
@@ -121,10 +123,11 @@ class Refusals:
         try:
             await self._app(scope, receive, send)
         except ApiError as error:
-            await _refuse(scope, send, error)
+            await refuse(scope, send, error)
 
 
-async def _refuse(scope: Scope, send: Send, error: ApiError) -> None:
+async def refuse(scope: Scope, send: Send, error: ApiError) -> None:
+    """Answer with an error. A WebSocket must not have been accepted yet."""
     body = error.encode()
     headers = [
         (b"content-type", b"application/json"),
@@ -152,16 +155,23 @@ class OriginGuard:
         self._app = app
         self._hosts = frozenset(host.lower() for host in hosts)
         self._origins = frozenset(origin.rstrip("/") for origin in origins)
+        self._answers = lru_cache(REMEMBERED_HOSTS)(self._answers_to)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = (header(scope, b"host") or b"").decode("latin-1").lower()
-        name = urlsplit(f"//{host}").hostname if host else None
-        if name is None or not (is_loopback(name) or name in self._hosts):
+        host = header(scope, b"host") or b""
+        if not self._answers(host):
             raise forbidden("This host name is not answered; add it to server.allowed_hosts.", "host_not_allowed")
         origin = header(scope, b"origin")
-        if origin is not None and not self._allows(origin.decode("latin-1"), host):
+        if origin is not None and not self._allows(origin.decode("latin-1"), host.decode("latin-1").lower()):
             raise forbidden("This origin is not answered; add it to server.cors_origins.", "origin_not_allowed")
         await self._app(scope, receive, send)
+
+    def _answers_to(self, host: bytes) -> bool:
+        try:
+            name = urlsplit(f"//{host.decode('latin-1').lower()}").hostname
+        except ValueError:  # no address in brackets
+            return False
+        return name is not None and (is_loopback(name) or name in self._hosts)
 
     def _allows(self, origin: str, host: str) -> bool:
         if origin in self._origins or "*" in self._origins:
@@ -170,43 +180,38 @@ class OriginGuard:
 
 
 class BodyGuard:
-    """Bounds a request's body in bytes and in time, and tells a client that left during it (499) from a bug."""
+    """Bounds a request's body, and tells a client that left during it (499) from a bug. How long it may take is the
+    protocol's to watch."""
 
-    def __init__(self, app: App, max_bytes: int, timeout_s: float) -> None:
+    def __init__(self, app: App, max_bytes: int, max_upload_bytes: int) -> None:
         self._app = app
         self._max_bytes = max_bytes
-        self._timeout_s = timeout_s
+        self._max_upload_bytes = max_upload_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        max_bytes = self._max_upload_bytes if scope["path"].startswith(UPLOAD_PREFIX) else self._max_bytes
         length = header(scope, b"content-length")
-        if length is not None and length.isdigit() and int(length) > self._max_bytes:
-            raise payload_too_large(self._max_bytes)
-        await self._app(scope, self._bounded(receive), send)
+        if length is not None and length.isdigit() and int(length) > max_bytes:
+            raise payload_too_large(max_bytes)
+        if scope["type"] == "http" and (length is not None or header(scope, b"transfer-encoding") is not None):
+            receive = self._bounded(receive, max_bytes)
+        await self._app(scope, receive, send)
 
-    def _bounded(self, receive: Receive) -> Receive:
+    def _bounded(self, receive: Receive, max_bytes: int) -> Receive:
         received = 0
         complete = False
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
 
         async def bounded() -> Message:
             nonlocal received, complete
-            if complete:  # only a disconnect can follow: no deadline for that
-                return await receive()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-            except TimeoutError:
-                raise request_timeout(self._timeout_s) from None
+            message = await receive()
+            if complete:
+                return message
             if message["type"] == "http.disconnect":
                 raise client_closed()
-            if message["type"] == "http.request":
-                received += len(message["body"])
-                complete = not message.get("more_body", False)
-                if received > self._max_bytes:
-                    raise payload_too_large(self._max_bytes)
+            received += len(message["body"])
+            complete = not message.get("more_body", False)
+            if received > max_bytes:
+                raise payload_too_large(max_bytes)
             return message
 
         return bounded

@@ -14,11 +14,15 @@ from msgspec import Raw, Struct
 from gateway import __version__
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.completions import CompletionRequest
+from gateway.schemas.embeddings import EmbeddingsRequest
+from gateway.schemas.rerank import RerankBody
 
 # Path -> the Struct that is decoded there.
 BODIES: dict[str, type[Struct]] = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
+    "/v1/embeddings": EmbeddingsRequest,
+    "/v1/rerank": RerankBody,
 }
 
 _STYLE = """

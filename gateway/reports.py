@@ -14,7 +14,7 @@ from gateway.inventory import Inventory
 
 MIB = 2**20
 
-MARKS = {"ok": "[green]✓[/green]", "note": "[yellow]![/yellow]", "problem": "[red]✗[/red]"}
+MARKS = {"ok": "[green]ok[/green]", "note": "[yellow]note[/yellow]", "problem": "[red]fix[/red]"}
 
 
 def print_report(report: Report, console: Console | None = None) -> None:

@@ -36,6 +36,9 @@ class Route:
             max_queue=settings.max_queue,
             report=lambda slots, used, waiting: registry.admission(name, kind, slots, used, waiting),
         )
+        # Nobody speaks into a queue: a live stream has a place at once, or is refused.
+        places = tuple(Slots(replica, streams=True) for replica in self.replicas)
+        self.streams = Admission(places, lambda units: _freest(places, units), max_queue=0)
 
     @property
     def ready(self) -> bool:
@@ -44,8 +47,12 @@ class Route:
 
     def pick(self, units: int) -> Slots | None:
         """The replica to start a request of `units` on now: of those that have room, the one with most."""
-        fitting = [slots for slots in self._slots if slots.fits(units)]
-        return max(fitting, key=lambda slots: slots.free, default=None)
+        return _freest(self._slots, units)
+
+
+def _freest(replicas: Sequence[Slots], units: int) -> Slots | None:
+    fitting = [slots for slots in replicas if slots.fits(units)]
+    return max(fitting, key=lambda slots: slots.free, default=None)
 
 
 def _fingerprint(settings: ModelSettings) -> str:

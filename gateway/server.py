@@ -8,7 +8,10 @@ import uvicorn
 from litestar import Litestar
 
 from gateway.protocol import protocol
+from gateway.serving import BACKLOG
 from gateway.settings import ServerSettings
+
+MAX_WS_MESSAGE = 16 * 2**20  # bytes: OpenAI's bound on one append of audio is 15 MiB
 
 
 class Server(uvicorn.Server):
@@ -23,12 +26,16 @@ def http_server(app: Litestar, settings: ServerSettings) -> Server:
     """For `serve(sockets=[…])`; `should_exit` begins the drain, `force_exit` cuts it short."""
     config = uvicorn.Config(
         app,
-        http=protocol(settings.header_timeout_s),
-        ws="none",
+        http=protocol(settings.header_timeout_s, settings.body_timeout_s),
+        ws="websockets-sansio",
+        ws_max_size=MAX_WS_MESSAGE,
+        ws_ping_interval=20.0,
+        ws_ping_timeout=20.0,
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
+        backlog=BACKLOG,
         timeout_keep_alive=math.ceil(settings.keep_alive_s),
         timeout_graceful_shutdown=math.ceil(settings.drain_s),
     )

@@ -13,7 +13,9 @@ from gateway.fleet import Fleet
 from gateway.settings import ServerSettings, Settings
 from metrics.registry import Registry
 
-# Before these a model's first load has not ended.
+BACKLOG = 2048  # connections that wait to be accepted
+
+# In these a model's first load has not ended.
 LOADING = frozenset({State.LOADING, State.STOPPED})
 
 
@@ -28,7 +30,7 @@ class Announcer(Protocol):
 
 
 def bind(server: ServerSettings) -> socket.socket:
-    """Take the address before anything is loaded. Raises OSError."""
+    """Take the address before anything is loaded. Who connects from now on waits for it. Raises OSError."""
     host = server.host.strip("[]")
     family, kind, number, _, address = socket.getaddrinfo(
         host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -37,6 +39,7 @@ def bind(server: ServerSettings) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise

@@ -13,11 +13,14 @@ from gateway import config_file, environment
 from gateway.config_file import ConfigFile
 from gateway.environment import VariableError
 from gateway.validation import explain
-from pipelines.messages import ModelSpec, Priority, TextOptions
+from models.catalog import EMBEDDED, Kind
+from models.errors import ModelLoadError
+from models.source import detect_kind, resolve
+from pipelines.audio.messages import AudioOptions
+from pipelines.messages import EmbeddingOptions, ModelSpec, Priority, TextOptions
 
 DEFAULT_FILE = "gateway.toml"
 
-Kind = Literal["text", "embedding", "audio", "image"]
 Seconds = Annotated[float, Meta(gt=0)]
 Milliseconds = Annotated[float, Meta(gt=0)]
 Bytes = Annotated[int, Meta(gt=0)]
@@ -27,7 +30,13 @@ Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+/-]*$", max_length=200)]
 
 # Which pipeline runs a kind, in the worker. Nothing is imported here.
-PIPELINES = {"text": "pipelines.text.pipeline:TextPipeline"}
+PIPELINES = {
+    "text": "pipelines.text.pipeline:TextPipeline",
+    "embedding": "pipelines.embedding.pipeline:EmbeddingPipeline",
+    "audio": "pipelines.audio.pipeline:AudioPipeline",
+}
+
+MAX_BATCH_WAIT_MS = 1000
 
 
 class SettingsError(ValueError):
@@ -48,6 +57,7 @@ class ServerSettings(_Table, frozen=True):
     allowed_hosts: list[str] = []  # further Host names that are answered while no key is set
     metrics_sha256: Sha256 | None = None  # of a key that opens the metrics and nothing else
     max_body_bytes: Bytes = 32 * 2**20
+    max_upload_bytes: Bytes = 2**30  # the same for media files, which go to the spool
     spool_dir: str = "spool"
     spool_max_bytes: Bytes = 10 * 2**30
     header_timeout_s: Seconds = 10.0  # first byte of a request -> its last header
@@ -97,6 +107,8 @@ class ModelSettings(_Table, frozen=True):
     preload: bool = True
     slo: SloSettings = SloSettings()
     text: TextOptions = TextOptions()
+    embedding: EmbeddingOptions = EmbeddingOptions()
+    audio: AudioOptions = AudioOptions()
 
     def spec(self) -> ModelSpec:
         """What its workers need. Only for loaded settings."""
@@ -112,6 +124,8 @@ class ModelSettings(_Table, frozen=True):
             quantization=self.quantization,
             dtype=self.dtype,
             text=self.text,
+            embedding=self.embedding,
+            audio=self.audio,
         )
 
 
@@ -154,13 +168,13 @@ def load_settings(
 
 
 def default_models() -> list[dict[str, object]]:
-    """The embedded models, as a file would configure them."""
-    from models import catalog
-
+    """The embedded models whose packages are installed, as a file would configure them; all of them if none is, so that
+    their workers say what is missing."""
+    defaults = {name: entry for name, entry in EMBEDDED.items() if entry.default and entry.kind in PIPELINES}
+    installed = {name: entry for name, entry in defaults.items() if entry.installed}
     return [
         {"name": name, "aliases": list(entry.aliases), "kind": entry.kind, "source": f"embedded:{name}"}
-        for name, entry in catalog.EMBEDDED.items()
-        if entry.kind in PIPELINES
+        for name, entry in (installed or defaults).items()
     ]
 
 
@@ -192,6 +206,13 @@ def check(settings: Settings) -> None:
         for option, value in msgspec.structs.asdict(model.text).items():
             if value is not None and not isinstance(value, bool) and value < 1:
                 raise _Invalid(f"models[{index}].text.{option}", "expected a number >= 1")
+        for option in ("beam_size", "max_batch", "max_streams", "max_seconds", "max_buffer_seconds"):
+            if getattr(model.audio, option) < 1:
+                raise _Invalid(f"models[{index}].audio.{option}", "expected a number >= 1")
+        if model.embedding.max_batch_tokens is not None and model.embedding.max_batch_tokens < 1:
+            raise _Invalid(f"models[{index}].embedding.max_batch_tokens", "expected a number >= 1")
+        if not 0 <= model.embedding.max_wait_ms <= MAX_BATCH_WAIT_MS:
+            raise _Invalid(f"models[{index}].embedding.max_wait_ms", f"expected 0 to {MAX_BATCH_WAIT_MS}")
     hashes: set[str] = set()
     for index, each in enumerate(settings.keys):
         if each.sha256 in hashes:
@@ -241,21 +262,11 @@ def _with_kind(model: ModelSettings, key: str) -> ModelSettings:
 
 
 def _kind(model: ModelSettings, key: str) -> Kind:
-    from models.errors import SourceError
-    from models.source import detect_kind, resolve
-
-    from models import catalog
-
+    """Read from the files' headers."""
     scheme, _, name = model.source.partition(":")
-    if scheme == "embedded" and name in catalog.EMBEDDED:
-        found: str = catalog.EMBEDDED[name].kind
-    else:
-        try:
-            found = detect_kind(resolve(model.source))
-        except SourceError as error:
-            raise _Invalid(f"{key}.source", str(error)) from None
+    if scheme == "embedded" and name in EMBEDDED:
+        return EMBEDDED[name].kind
     try:
-        kind: Kind = msgspec.convert(found, Kind)
-    except ValidationError:
-        raise _Invalid(f"{key}.source", f"unknown kind {found!r}; set {key}.kind") from None
-    return kind
+        return detect_kind(resolve(model.source))
+    except (ModelLoadError, OSError, ValueError) as error:  # ValueError: a description that is no JSON
+        raise _Invalid(f"{key}.source", str(error)) from None

@@ -4,9 +4,11 @@ A later pipeline adds its definitions here, and its intervals to `metrics.timeli
 both endpoints and the page follow.
 """
 
-from metrics.metric import Metric, counter, gauge, interval, span
+from metrics.metric import PREFIX, Kind, Metric, counter, gauge, interval, span
 
 TEXT = ("text",)
+EMBEDDING = ("embedding",)
+AUDIO = ("audio",)
 STATES = ("loading", "ready", "restarting", "failed", "draining", "stopped")  # of a replica
 
 # --- every pipeline: a request's life ---------------------------------------------------------------------------------
@@ -186,6 +188,85 @@ ACCEPTED_AT = counter(
     "accepted_at", "tokens", "Drafted tokens accepted, by position in the draft", label="position", pipelines=TEXT
 )
 
+# --- embeddings -------------------------------------------------------------------------------------------------------
+
+BATCH_WAIT = interval(
+    "batch_wait",
+    "Wait for a batch",
+    "prepared",
+    "first engine step that has an input of the request",
+    span(1e-4, 100),
+    note="Finished requests. Tokenising is prepare_seconds, a batch's inference step_seconds.",
+    pipelines=EMBEDDING,
+)
+EMBEDDING_INPUTS = counter("embedding_inputs", "inputs", "Texts, text pairs and images run", pipelines=EMBEDDING)
+EMBEDDING_TOKENS = counter(
+    "embedding_tokens",
+    "tokens",
+    "Their tokens, an image's patches among them, without padding",
+    note="Divided by the count of step_seconds: the mean tokens of a batch.",
+    pipelines=EMBEDDING,
+)
+EMBEDDING_PADDED_TOKENS = counter(
+    "embedding_padded_tokens",
+    "tokens",
+    "The same with padding",
+    note="1 − embedding_tokens / embedding_padded_tokens: the share that is padding.",
+    pipelines=EMBEDDING,
+)
+EMBEDDING_TRUNCATED = counter(
+    "embedding_truncated_inputs", "inputs", "Inputs that were cut to what the model takes", pipelines=EMBEDDING
+)
+
+# --- audio ------------------------------------------------------------------------------------------------------------
+
+RTF = Metric(
+    name=f"{PREFIX}rtf",
+    kind=Kind.HISTOGRAM,
+    unit="ratio",
+    help="Real-time factor: processing time of a file, divided by its length",
+    start="worker received the file",
+    end="its last window is done",
+    note="Without the time in the engine's queue. Finished transcriptions of files. Windows are in step_seconds, by "
+    "kind (encode, decode, align); step_rows by their count: the mean batch.",
+    buckets=span(1e-3, 10),
+    pipelines=AUDIO,
+)
+FIRST_PARTIAL = interval(
+    "first_partial",
+    "First partial of a turn",
+    "arrival of its first speech",
+    "first partial transcript sent by the engine",
+    span(5e-2, 10),
+    note="Live streams. The speech that has to be there before it is worth decoding is in it.",
+    pipelines=AUDIO,
+)
+FINAL_LATENCY = interval(
+    "final_latency",
+    "Final transcript of a turn",
+    "arrival of its last speech",
+    "final transcript sent by the engine",
+    span(5e-2, 10),
+    note="Live streams. The silence that ends a turn is in it.",
+    pipelines=AUDIO,
+)
+AUDIO_SECONDS = counter("audio_seconds", "seconds", "Audio taken in, of files and live streams", pipelines=AUDIO)
+WINDOWS = counter("audio_windows", "windows", "Windows transcribed, partials of live streams too", pipelines=AUDIO)
+FALLBACKS = counter(
+    "audio_fallbacks",
+    "windows",
+    "Windows decoded again, by what was tried next: 30s, or a temperature",
+    label="temperature",
+    pipelines=AUDIO,
+)
+SILENCES = counter("audio_silences", "windows", "Windows that turned out to be without speech", pipelines=AUDIO)
+DROPPED_PARTIALS = counter(
+    "audio_dropped_partials",
+    "partials",
+    "Partials given up before they were done: their turn ended, or a newer one took their place",
+    pipelines=AUDIO,
+)
+OPEN_STREAMS = gauge("audio_open_streams", "streams", "Live streams that are open", pipelines=AUDIO)
 
 METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))  # in the order above
 INTERVALS = {metric.key.removesuffix("_seconds"): metric for metric in METRICS if metric.start}  # by field of Intervals
@@ -193,9 +274,28 @@ INTERVALS = {metric.key.removesuffix("_seconds"): metric for metric in METRICS i
 # What a worker may report in `Stats`, by key.
 WORKER_COUNTERS = {
     metric.key: metric
-    for metric in (PREFIX_QUERY_TOKENS, PREFIX_HIT_TOKENS, PREEMPTIONS, DRAFTS, DRAFTED, ACCEPTED, ACCEPTED_AT)
+    for metric in (
+        PREFIX_QUERY_TOKENS,
+        PREFIX_HIT_TOKENS,
+        PREEMPTIONS,
+        DRAFTS,
+        DRAFTED,
+        ACCEPTED,
+        ACCEPTED_AT,
+        EMBEDDING_INPUTS,
+        EMBEDDING_TOKENS,
+        EMBEDDING_PADDED_TOKENS,
+        EMBEDDING_TRUNCATED,
+        AUDIO_SECONDS,
+        WINDOWS,
+        FALLBACKS,
+        SILENCES,
+        DROPPED_PARTIALS,
+    )
 }
-WORKER_GAUGES = {metric.key: metric for metric in (DEVICE_MEMORY, KV_BLOCKS, KV_BLOCKS_USED, KV_BLOCKS_CACHED)}
+WORKER_GAUGES = {
+    metric.key: metric for metric in (DEVICE_MEMORY, KV_BLOCKS, KV_BLOCKS_USED, KV_BLOCKS_CACHED, OPEN_STREAMS)
+}
 
 if __name__ == "__main__":
     from metrics.page import page

@@ -52,6 +52,10 @@ class Registry:
             self._judge(series, met)
         return derived
 
+    def sample(self, model: str, pipeline: str, name: str, value: float) -> None:
+        """One more sample of an interval (by its name in `INTERVALS`) that no request's timeline holds."""
+        self._of(model, pipeline).observe(d.INTERVALS[name], (value,))
+
     def rejected(self, model: str, pipeline: str, reason: str) -> None:
         """A request was refused before it had a slot, through no fault of its caller: a miss of its SLOs."""
         series = self._of(model, pipeline)

@@ -33,6 +33,7 @@ class Timeline:
     worker_prefill: float = 0.0
     worker_decode: float = 0.0
     worker_total: float = 0.0
+    media_seconds: float = 0.0  # of the audio or video that was transcribed
     outcome: str = ""  # a finish reason, or an error code
 
     def wrote(self, since: float) -> None:
@@ -80,6 +81,7 @@ class Intervals:
     admission_wait: float | None = None
     queue: float | None = None
     prepare: float | None = None
+    batch_wait: float | None = None
     ttft: float | None = None
     itl: tuple[float, ...] = ()
     tpot: tuple[float, ...] = ()  # one for each choice of at least two tokens
@@ -87,6 +89,7 @@ class Intervals:
     decode: float | None = None
     e2e: float | None = None
     overhead: float | None = None
+    rtf: float | None = None  # a ratio, not seconds
 
     def samples(self) -> Iterator[tuple[str, float | tuple[float, ...]]]:
         """(field, its sample or samples), fields without one left out."""
@@ -116,6 +119,7 @@ def intervals(timeline: Timeline) -> Intervals:
         admission_wait=_admission_wait(timeline),
         queue=handed + timeline.worker_prepare + timeline.worker_queue if worker else None,
         prepare=timeline.worker_prepare if worker else None,
+        batch_wait=timeline.worker_queue if worker else None,
         ttft=min(events[0][0] for events in stamps) - timeline.arrival if stamps else None,
         itl=tuple(chain.from_iterable(map(_gaps, stamps))),
         tpot=tuple(span / (count - 1) for span, count in map(_extent, stamps) if count > 1) if finished else (),
@@ -123,6 +127,7 @@ def intervals(timeline: Timeline) -> Intervals:
         decode=timeline.worker_decode if worker and several else None,
         e2e=_e2e(timeline) if timeline.outcome not in CALLER else None,
         overhead=_overhead(timeline) if worker else None,
+        rtf=_rtf(timeline) if worker else None,
     )
 
 
@@ -160,6 +165,12 @@ def _admission_wait(timeline: Timeline) -> float | None:
 
 def _e2e(timeline: Timeline) -> float | None:
     return timeline.closed - timeline.arrival if timeline.closed is not None else None
+
+
+def _rtf(timeline: Timeline) -> float | None:
+    if not timeline.media_seconds:
+        return None
+    return (timeline.worker_total - timeline.worker_queue) / timeline.media_seconds
 
 
 def _overhead(timeline: Timeline) -> float | None:

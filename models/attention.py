@@ -31,12 +31,13 @@ class KVCache:
         shape = (num_layers, num_blocks * BLOCK_SIZE, 2, kv_heads, head_dim)
         self.pool = torch.zeros(shape, dtype=dtype, device=device)
         self.bytes_per_block = self.pool.nbytes // num_blocks
-        self.layers = self.pool.flatten(2).unbind(0)  # of each layer [slots, 2 · kv_heads · head_dim]
+        self.rows = self.pool.flatten(2)  # [layers, slots, 2 · kv_heads · head_dim]
+        self.layers = self.rows.unbind(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a sequence's first positions lie in the pool: `[start, start + length)`, or `slots` where its blocks are no run."""
+    """Positions of one sequence: a run of slots from `start` on, or `slots` where their blocks are no run."""
 
     length: int
     start: int
@@ -44,115 +45,132 @@ class Span:
 
     @staticmethod
     def of(blocks: Sequence[int], length: int, device: torch.device) -> "Span":
+        """The first `length` positions."""
         used = list(blocks[: -(-length // BLOCK_SIZE)])
         first = used[0]
         if used == list(range(first, first + len(used))):
             return Span(length, first * BLOCK_SIZE, None)
         starts = torch.tensor(used, dtype=torch.int64, device=device).mul_(BLOCK_SIZE)
-        offsets = torch.arange(BLOCK_SIZE, device=device)
-        return Span(length, 0, (starts[:, None] + offsets).flatten()[:length])
+        return Span(length, 0, (starts[:, None] + torch.arange(BLOCK_SIZE, device=device)).flatten()[:length])
 
-    def prefix(self, length: int) -> "Span":
-        return Span(length, self.start, None if self.slots is None else self.slots[:length])
-
-    def keys_values(self, cache: KVCache) -> "Sequence[tuple[Tensor, Tensor]] | Tensor":
-        """Of each layer (keys, values), both [1, kv_heads, length, head_dim] views; or the slots to gather."""
-        if self.slots is not None:
-            return self.slots
-        views = cache.pool[:, self.start : self.start + self.length].permute(2, 0, 3, 1, 4).unsqueeze(2)
-        return list(zip(views[0].unbind(0), views[1].unbind(0), strict=True))
+    def part(self, begin: int, end: int) -> "Span":
+        if self.slots is None:
+            return Span(end - begin, self.start + begin, None)
+        return Span(end - begin, 0, self.slots[begin:end])
 
 
-def _gather(cache: KVCache, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
-    """(keys, values), both [1, kv_heads, length, head_dim], copied out of scattered blocks."""
-    keys, values = cache.pool[layer].index_select(0, slots).permute(1, 2, 0, 3).unsqueeze(1)
-    return keys, values
+class _Reader:
+    """Keys and values of a span, layer by layer: views of a run, copies of anything else."""
+
+    def __init__(self, cache: KVCache, span: Span) -> None:
+        self._pool = cache.pool
+        self._slots = span.slots
+        self._views: list[tuple[Tensor, Tensor]] = []
+        if span.slots is None:
+            run = cache.pool.narrow(1, span.start, span.length).permute(2, 0, 3, 1, 4).unsqueeze(2)
+            keys, values = run.unbind(0)
+            self._views = list(zip(keys.unbind(0), values.unbind(0), strict=True))
+
+    def __call__(self, layer: int) -> tuple[Tensor, Tensor]:
+        """(keys, values), both [1, kv_heads, length, head_dim]"""
+        if self._slots is None:
+            return self._views[layer]
+        keys, values = self._pool[layer].index_select(0, self._slots).permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
+        return keys, values
 
 
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """One decode attention call: one query position against all positions up to it."""
+class _Writer:
+    """Where rows put their keys and values, layer by layer."""
 
-    query: Tensor  # [1, kv_heads, group, head_dim]: the query heads that share a KV head are rows of one head
-    output: Tensor  # [1, kv_heads, group, head_dim]
-    views: "Sequence[tuple[Tensor, Tensor]] | Tensor"
+    def __init__(self, cache: KVCache, span: Span) -> None:
+        self._slots = span.slots
+        self._layers: Sequence[Tensor] = cache.layers
+        if span.slots is None:
+            self._layers = cache.rows.narrow(1, span.start, span.length).unbind(0)
+
+    def __call__(self, layer: int, keys_values: Tensor) -> None:
+        """keys_values: [length, 2 · kv_heads · head_dim]"""
+        if self._slots is None:
+            self._layers[layer].copy_(keys_values)
+        else:
+            self._layers[layer].index_copy_(0, self._slots, keys_values)
 
 
 class DecodeAttention:
-    """One call a position. `queries` and `outputs`: [rows, kv_heads, group, head_dim]."""
+    """One call a position, of one query against all positions up to it."""
 
     def __init__(self, cache: KVCache, segments: Sequence[Segment], queries: Tensor, outputs: Tensor) -> None:
-        self._cache = cache
-        self._calls: list[_Position] = []
-        slots: list[int] = []
-        row = 0
+        """`queries`, `outputs`: [rows, kv_heads, group, head_dim]; the query heads that share a KV head are rows of one head."""
+        device = cache.pool.device
+        self._calls: list[tuple[Tensor, Tensor, _Reader]] = []
+        own: list[Span] = []
         for segment in segments:
-            for length in range(segment.context + 1, segment.context + segment.length + 1):
-                span = Span.of(segment.blocks, length, cache.pool.device)
-                self._calls.append(
-                    _Position(queries[row : row + 1], outputs[row : row + 1], span.keys_values(cache))
-                )
-                block, offset = divmod(length - 1, BLOCK_SIZE)
-                slots.append(segment.blocks[block] * BLOCK_SIZE + offset)
-                row += 1
-        self._slots = torch.tensor(slots, dtype=torch.int64, device=cache.pool.device)
+            whole = Span.of(segment.blocks, segment.context + segment.length, device)
+            own.append(whole.part(segment.context, whole.length))
+            for length in range(segment.context + 1, whole.length + 1):
+                row = len(self._calls)
+                reader = _Reader(cache, whole.part(0, length))
+                self._calls.append((queries[row : row + 1], outputs[row : row + 1], reader))
+        self._write = _Writer(cache, own[0] if len(own) == 1 else _together(own, device))
 
     def __call__(self, layer: int, keys_values: Tensor) -> None:
         """`keys_values`: [rows, 2 · kv_heads · head_dim], the rows' own, written to the cache before attending."""
-        self._cache.layers[layer].index_copy_(0, self._slots, keys_values)
-        for call in self._calls:
-            views = call.views
-            keys, values = _gather(self._cache, layer, views) if isinstance(views, Tensor) else views[layer]
-            call.output.copy_(scaled_dot_product_attention(call.query, keys, values))
+        self._write(layer, keys_values)
+        for query, output, reader in self._calls:
+            keys, values = reader(layer)
+            output.copy_(scaled_dot_product_attention(query, keys, values))
+
+
+def _together(spans: Sequence[Span], device: torch.device) -> Span:
+    """Spans of several sequences, one after the other."""
+    if all(span.slots is None for span in spans):
+        slots = torch.tensor([span.start + offset for span in spans for offset in range(span.length)], device=device)
+    else:
+        arange = torch.arange
+        slots = torch.cat(
+            [arange(span.start, span.start + span.length, device=device) if span.slots is None else span.slots for span in spans]
+        )
+    return Span(slots.shape[0], 0, slots)
 
 
 class PrefillAttention:
-    """One query tile of one sequence against all positions up to its end.
-
-    `queries` and `outputs`: [rows, kv_heads, group, head_dim] with at least `length` rows. `mask`: [length, context + length].
-    """
+    """One query tile of one sequence against all positions up to its end."""
 
     def __init__(
         self, cache: KVCache, span: Span, length: int, queries: Tensor, outputs: Tensor, mask: Tensor
     ) -> None:
-        self._cache = cache
+        """`span`: all positions up to the tile's end, of which the last `length` are the tile's own.
+
+        `queries`, `outputs`: [rows, kv_heads, group, head_dim], rows ≥ length. `mask`: [length, span.length].
+        """
         self._length = length
         self._mask = mask
+        self._group = queries.shape[2]
         self._query = queries[:length].permute(1, 2, 0, 3)  # [kv_heads, group, length, head_dim]
         self._output = outputs[:length].permute(1, 2, 0, 3)
-        self._views = span.keys_values(cache)
-        context = span.length - length
-        self._slots = (
-            torch.arange(span.start + context, span.start + span.length, device=cache.pool.device)
-            if span.slots is None
-            else span.slots[context:]
-        )
+        self._read = _Reader(cache, span)
+        self._write = _Writer(cache, span.part(span.length - length, span.length))
 
     def __call__(self, layer: int, keys_values: Tensor) -> None:
         """`keys_values`: [rows, 2 · kv_heads · head_dim]; the first `length` rows count."""
-        self._cache.layers[layer].index_copy_(0, self._slots, keys_values[: self._length])
-        views = self._views
-        keys, values = _gather(self._cache, layer, views) if isinstance(views, Tensor) else views[layer]
-        group = self._query.shape[1]
-        out = scaled_dot_product_attention(
-            self._query,
-            keys.transpose(0, 1).expand(-1, group, -1, -1),  # [kv_heads, group, context + length, head_dim]
-            values.transpose(0, 1).expand(-1, group, -1, -1),
-            attn_mask=self._mask,
-        )
-        self._output.copy_(out)
+        self._write(layer, keys_values[: self._length])
+        keys, values = self._read(layer)
+        # [kv_heads, group, span.length, head_dim], the group without a copy
+        keys, values = (each.transpose(0, 1).expand(-1, self._group, -1, -1) for each in (keys, values))
+        self._output.copy_(scaled_dot_product_attention(self._query, keys, values, attn_mask=self._mask))
 
 
 class CausalMask:
     """Additive masks of query tiles: views of one [TILE, context + TILE] tensor that grows as contexts do."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._corner = torch.full((TILE, TILE), float("-inf"), dtype=dtype, device=device).triu_(1)
-        self._mask = self._corner
+        self._mask = torch.full((TILE, TILE), float("-inf"), dtype=dtype, device=device).triu_(1)
 
     def tile(self, length: int, context: int) -> Tensor:
         """[length, context + length]: all of the context, then the lower triangle."""
-        while self._mask.shape[1] - TILE < context:
-            self._mask = torch.cat((self._mask.new_zeros(TILE, max(1024, self._mask.shape[1])), self._mask), 1)
+        missing = context - (self._mask.shape[1] - TILE)
+        if missing > 0:
+            wider = max(missing, 1024, self._mask.shape[1])
+            self._mask = torch.cat((self._mask.new_zeros(TILE, wider), self._mask), 1)
         begin = self._mask.shape[1] - TILE - context
         return self._mask[:length, begin : begin + context + length]

@@ -9,6 +9,7 @@ a multiple of 16 rows, so that every kernel sees shapes that follow from the seq
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -74,36 +75,35 @@ class _Layer:
 
 
 class Tile:
-    """Buffers for rows on their way through the layers, and views of them.
+    """Buffers for rows on their way through the layers, and views of them: a view costs as much as a small operation.
 
-    The residual stream is kept beside its negative: LayerNorm over the pair has mean zero, so it *is* RMSNorm over one half, in
-    one kernel (`rms_norm` on a CPU is six).
+    The residual stream is kept beside its negative: the pair's mean is zero, so LayerNorm over it *is* RMSNorm over one half,
+    in one kernel (`rms_norm` on a CPU is six).
     """
 
     def __init__(self, config: DecoderConfig, rows: int, dtype: torch.dtype, device: torch.device) -> None:
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         total, turned = heads + 2 * kv_heads, heads + kv_heads
-
-        def empty(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
-
+        zeros = partial(torch.zeros, dtype=dtype, device=device)
         self.rows = rows
-        self.residual = empty(rows, 2, config.hidden_size)
-        self.flat = self.residual.view(rows, 2 * config.hidden_size)
+        self.residual = zeros(rows, 2, config.hidden_size)
+        self.pair = self.residual.view(rows, 2 * config.hidden_size)
         # Each head twice over: from the middle of the first copy on, its halves are exchanged.
-        self.twice = empty(rows, total, 2, head_dim)
-        pairs = self.twice.view(rows, total, 2 * head_dim)
-        self.heads = pairs[:, :, :head_dim]
-        self.exchanged = pairs[:, :, head_dim // 2 : head_dim // 2 + head_dim]
+        self.twice = zeros(rows, total, 2, head_dim)
+        half = head_dim // 2
+        self.exchanged = self.twice.view(rows, total, 2 * head_dim)[:, :, half : half + head_dim]
+        self.single_shape = (rows, total, 1, head_dim)
         # Values are turned by the angle zero, so that one operation serves q, k and v.
-        self.cos = empty(rows, total, head_dim).fill_(1)
-        self.sin = empty(rows, total, head_dim)
-        self.turning = (self.cos[:, :turned], self.sin[:, :turned])
-        self.qkv = empty(rows, total, head_dim)
-        self.query = self.qkv[:, :heads].unflatten(1, (kv_heads, config.group))
-        self.keys_values = self.qkv.flatten(1)[:, heads * head_dim :]
-        self.attention = empty(rows, heads * head_dim)
-        self.output = self.attention.view(rows, kv_heads, config.group, head_dim)
+        cos, self.sin = zeros(rows, total, head_dim).fill_(1), zeros(rows, total, head_dim)
+        self.cos = cos.view(rows, total * head_dim)
+        self.turning = (cos[:, :turned], self.sin[:, :turned])
+        self.heads = zeros(rows, total, head_dim)
+        self.qkv = self.heads.view(rows, total * head_dim)
+        self.query = self.heads[:, :heads].view(rows, kv_heads, config.group, head_dim)
+        self.keys_values = self.qkv[:, heads * head_dim :]
+        self.attended = zeros(rows, heads * head_dim)
+        self.attention_out = self.attended.view(rows, kv_heads, config.group, head_dim)
+        self.hidden = zeros(rows, config.intermediate_size)
 
 
 class Decoder:
@@ -123,6 +123,7 @@ class Decoder:
         self._mask = CausalMask(dtype, device)
         self._sign = torch.tensor([[1.0], [-1.0]], dtype=dtype, device=device)
         self._pair_shape = (2 * config.hidden_size,)
+        self._row_shape, self._row_stride = (1, config.hidden_size), (config.hidden_size, 1)
         self._norm = weights.norm.repeat(2)
         self._decode_layers = [_Layer.bind(layer, "decode") for layer in weights.layers]
         self._prefill_layers = [_Layer.bind(layer, "prefill") for layer in weights.layers]
@@ -165,7 +166,7 @@ class Decoder:
         """-> [rows, 2, hidden]"""
         tile = self._decode_tile(embedded.shape[0])
         self._enter(tile, embedded, batch.positions)
-        attend = DecodeAttention(cache, batch.segments, tile.query, tile.output)
+        attend = DecodeAttention(cache, batch.segments, tile.query, tile.attention_out)
         for index, layer in enumerate(self._decode_layers):
             self._layer(index, layer, tile, attend)
         return tile.residual
@@ -181,8 +182,8 @@ class Decoder:
                 tile = Tile(self.config, -(-length // _PADDING) * _PADDING, self.dtype, self.device)
                 self._enter(tile, embedded[row : row + length], batch.positions[row : row + length])
                 mask = self._mask.tile(length, start)
-                span = whole.prefix(start + length)
-                tiles.append((tile, PrefillAttention(cache, span, length, tile.query, tile.output, mask), length))
+                span = whole.part(0, start + length)
+                tiles.append((tile, PrefillAttention(cache, span, length, tile.query, tile.attention_out, mask), length))
                 row += length
         for index, layer in enumerate(self._prefill_layers):
             for tile, attend, _ in tiles:
@@ -202,22 +203,27 @@ class Decoder:
         tile.turning[0][:rows] = angles[:, :1]
         tile.turning[1][:rows] = angles[:, 1:]
 
-    def _normed(self, flat: Tensor, weight: Tensor) -> Tensor:
+    def _normed(self, pair: Tensor, weight: Tensor) -> Tensor:
         """[rows, 2 · hidden] -> [rows, hidden]: RMSNorm (https://arxiv.org/abs/1910.07467)."""
-        pair = torch.layer_norm(flat, self._pair_shape, weight, None, self.config.rms_norm_eps)
-        return pair[:, : self.config.hidden_size].contiguous()
+        normed = torch.layer_norm(pair, self._pair_shape, weight, None, self.config.rms_norm_eps)
+        if pair.shape[0] == 1:
+            return normed.as_strided(self._row_shape, self._row_stride)
+        return normed[:, : self.config.hidden_size].contiguous()
 
     def _layer(self, index: int, layer: _Layer, tile: Tile, attend: Attend) -> None:
-        qkv = layer.qkv(self._normed(tile.flat, layer.attention_norm)).view(tile.qkv.shape)
+        qkv = layer.qkv(self._normed(tile.pair, layer.attention_norm))
         if layer.qk_norm is not None:
-            turned = qkv[:, : layer.qk_norm.shape[0]]
+            turned = qkv.view(tile.heads.shape)[:, : layer.qk_norm.shape[0]]
             turned.copy_(torch.rms_norm(turned, turned.shape[-1:], None, self.config.rms_norm_eps).mul_(layer.qk_norm))
-        tile.twice.copy_(qkv.unsqueeze(2))
+        tile.twice.copy_(qkv.view(tile.single_shape))
         torch.mul(qkv, tile.cos, out=tile.qkv)
-        tile.qkv.addcmul_(tile.exchanged, tile.sin)
+        tile.heads.addcmul_(tile.exchanged, tile.sin)
         attend(index, tile.keys_values)
-        tile.residual.addcmul_(self._sign, layer.output(tile.attention).unsqueeze(1))
-        gate_up = layer.gate_up(self._normed(tile.flat, layer.mlp_norm))
-        width = self.config.intermediate_size
-        hidden = silu(gate_up[:, :width]).mul_(gate_up[:, width:])
-        tile.residual.addcmul_(self._sign, layer.down(hidden).unsqueeze(1))
+        self._add(tile, layer.output(tile.attended))
+        gate, up = layer.gate_up(self._normed(tile.pair, layer.mlp_norm)).chunk(2, 1)
+        torch.mul(silu(gate, inplace=True), up, out=tile.hidden)
+        self._add(tile, layer.down(tile.hidden))
+
+    def _add(self, tile: Tile, branch: Tensor) -> None:
+        """The residual sum, of both signs. branch: [rows, hidden]"""
+        tile.residual.addcmul_(self._sign, branch if tile.rows == 1 else branch.unsqueeze(1))

@@ -54,13 +54,15 @@ class Embedder:
     def images(self, pixels: NDArray[np.float32]) -> Vectors:
         """[rows, 3, height, width] -> unit vectors [rows, dimensions]."""
         assert self._image is not None
-        return self._image.run({"pixel_values": pixels})[0]
+        (found,) = self._image.run({"pixel_values": pixels})
+        return found
 
 
 def pooled(states: Vectors, mask: Ids, config: EmbedderConfig) -> Vectors:
     """[rows, length, hidden] -> [rows, hidden], as `embedding_graphs.pooled` does inside our own graphs."""
     weights = mask[:, :, None].astype(np.float32)
     count = np.maximum(weights.sum(1), 1e-9)
+    found: Vectors
     match config.pooling:
         case "mean":
             found = (states * weights).sum(1) / count

@@ -137,7 +137,8 @@ def _pooling(folder: Path) -> Pooling:
 def _contrastive(path: Path, config: Mapping[str, Any], family: Family) -> EmbedderConfig:
     """CLIP (https://arxiv.org/abs/2103.00020) and SigLIP (https://arxiv.org/abs/2303.15343).
 
-    SigLIP was trained on texts padded to a fixed length, without a mask: the padding is part of what it reads.
+    Neither takes a mask: CLIP's text encoder is causal, so it does not see what follows a text's end; SigLIP was trained
+    on texts padded to a fixed length, and the padding is part of what it reads.
     """
     text, vision = config.get("text_config") or {}, config.get("vision_config") or {}
     siglip = family == "siglip"
@@ -155,7 +156,7 @@ def _contrastive(path: Path, config: Mapping[str, Any], family: Family) -> Embed
         vocab_size=int(text.get("vocab_size") or (32000 if siglip else 49408)),
         pad_id=int(text.get("pad_token_id", 1)),
         token_types=False,
-        masked=not siglip,
+        masked=False,
         fixed_length=siglip,
         canonical=tokenizer.get("tokenizer_class") == "SiglipTokenizer",
         image=_image(path, vision, siglip),

@@ -9,8 +9,6 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from onnxruntime.quantization import QuantType, quantize_dynamic
-from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -73,6 +71,10 @@ def quantise(file: Path, quantization: str) -> None:
 
     The dynamic form takes one activation scale from the whole batch: a text's vector then depends on its neighbours.
     """
+    # Imported here: the module sets up the root logger.
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
     if quantization == "int8_dynamic":
         whole = file.with_suffix(".float.onnx")
         file.rename(whole)

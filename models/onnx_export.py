@@ -23,6 +23,7 @@ VERSION = 1
 
 Quantization = Literal["none", "int8", "int8_dynamic"]
 
+ROOT = str(Path(__file__).parent.parent)  # where the child finds this code, whatever its working directory is
 REFUSED = 3  # exit status of a child whose standard output says why, for the operator
 
 
@@ -71,8 +72,13 @@ def fingerprint(path: Path) -> str:
 
 def _run_child(path: Path, options: ExportOptions, threads: int) -> None:
     argument = json.dumps({"path": str(path.resolve()), "options": asdict(options), "threads": threads})
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-m", "models.onnx_export", argument]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH")))),
+        "OMP_NUM_THREADS": str(threads),
+        "HF_HUB_OFFLINE": "1",  # a model folder is whole
+    }
+    command = [sys.executable, "-P", "-m", "models.onnx_export", argument]
     child = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if child.returncode == REFUSED:
         raise ModelLoadError(child.stdout.strip())

@@ -73,7 +73,15 @@ class Whisper:
         self.no_timestamps: int = base.no_timestamps
         self.start_of_previous: int = base.sot_prev
         self._suppressed = sorted(
-            {*base.non_speech_tokens, base.transcribe, base.translate, base.sot, base.sot_prev, base.sot_lm, base.no_speech}
+            {
+                *base.non_speech_tokens,
+                base.transcribe,
+                base.translate,
+                base.sot,
+                base.sot_prev,
+                base.sot_lm,
+                base.no_speech,
+            }
         )
 
     @property
@@ -198,7 +206,9 @@ def load_whisper(
 ) -> Whisper:
     """Load a CTranslate2 folder (model.bin, config.json, tokenizer.json). Raises ModelLoadError."""
     if not (path / "model.bin").is_file():
-        raise ModelLoadError(f"{path} is no CTranslate2 model: it has no model.bin (ct2-transformers-converter makes one)")
+        raise ModelLoadError(
+            f"{path} is no CTranslate2 model: it has no model.bin (ct2-transformers-converter makes one)"
+        )
     if not (path / "tokenizer.json").is_file():
         raise ModelLoadError(f"{path} has no tokenizer.json; convert the model with --copy_files tokenizer.json")
     name, _, index = device.partition(":")

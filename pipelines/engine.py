@@ -63,6 +63,7 @@ class Engine(Generic[W]):
                 case Prepared():
                     self._admit(command, events)
                 case Refused(request=request, code=code, message=message, param=param):
+                    self._pipeline.abort(request.ticket.id)  # a stream whose later chunk was refused runs already
                     self._fail(request, code, message, events, param)
                 case Abort(id=id):
                     self._abort(id, events)

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
@@ -11,7 +12,7 @@ from pipelines.messages import FromWorker, ToWorker
 
 HEADER = 4
 MAX_FRAME = 256 * 1024 * 1024  # bytes; uploads travel as paths, so more than this is a broken peer
-WRITE_PATIENCE = 0.25  # seconds; a write that takes longer is waiting for the gateway
+POSTED = 16  # messages posted and not yet sent; of more, the oldest are dropped
 RECEIVE = 256 * 1024  # bytes asked for in one read
 
 M = TypeVar("M")
@@ -87,6 +88,7 @@ class WorkerChannel:
         self._socket = sock
         self._reader = to_worker_reader()
         self._sending = threading.Lock()
+        self._posted: deque[bytearray] = deque(maxlen=POSTED)
 
     def receive(self) -> Iterator[ToWorker]:
         """Messages until the gateway's end is closed. Raises FrameError, OSError."""
@@ -100,20 +102,27 @@ class WorkerChannel:
             frames += encode_frame(message)
         with self._sending:
             self._socket.sendall(frames)
+        self._send_posted()
 
-    def send_unless_blocked(self, message: FromWorker) -> None:
-        """Send, or drop the message where the socket is full or another writer has waited for room in it.
+    def post(self, message: FromWorker) -> None:
+        """Send without ever waiting, so that the thread that reads does not stop because the gateway has.
 
-        So the thread that reads does not stop reading because the gateway has.
+        Where another thread is writing, that one sends the message after its own; where the socket is full, the message
+        is dropped.
         """
-        frame = encode_frame(message)
-        if not self._sending.acquire(timeout=WRITE_PATIENCE):
-            return
-        try:
-            sent = self._socket.send(frame, socket.MSG_DONTWAIT)
-            if sent < len(frame):  # a frame once begun has to be finished
-                self._socket.sendall(frame[sent:])
-        except BlockingIOError:
-            pass
-        finally:
-            self._sending.release()
+        self._posted.append(encode_frame(message))
+        self._send_posted()
+
+    def _send_posted(self) -> None:
+        # Looked at again after each release: a message may be posted just before one, by a thread that found the lock
+        # held.
+        while self._posted and self._sending.acquire(blocking=False):
+            try:
+                frame = self._posted.popleft()
+                sent = self._socket.send(frame, socket.MSG_DONTWAIT)
+                if sent < len(frame):  # a frame once begun has to be finished
+                    self._socket.sendall(frame[sent:])
+            except (BlockingIOError, IndexError):
+                pass
+            finally:
+                self._sending.release()

@@ -39,9 +39,9 @@ class TextOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class EmbeddingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The `[models.embedding]` table of an embedding model. None: measured at start."""
+    """The `[models.embedding]` table of an embedding model."""
 
-    max_batch_tokens: int | None = None  # tokens in one step, padding included
+    max_batch_tokens: int | None = None  # in one step, padding included; None: 1024, on a GPU 16384
     max_wait_ms: float = 0.0  # what a step that is not full may wait for more inputs
     dynamic_int8: bool = False  # with quantization = "int8": activations too, by one scale for the whole batch
 
@@ -301,7 +301,8 @@ class Failed(Struct, frozen=True, tag="failed"):
     param: str | None = None
 
 
-Event = Accepted | Delta | ChoiceDone | Vectors | Scores | Done | Failed | AudioEvent
+Said = Delta | ChoiceDone | Vectors | Scores | AudioEvent  # between Accepted and the end
+Event = Accepted | Said | Done | Failed
 
 
 class StepReport(Struct, frozen=True):

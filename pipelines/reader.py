@@ -79,7 +79,7 @@ class Reader(Generic[W]):
             case Abort():
                 self._inbox.put(message)
             case Ping(nonce=nonce):
-                self._channel.send_unless_blocked(Pong(nonce, self._clock.age()))
+                self._channel.post(Pong(nonce, self._clock.age()))
             case Drain():
                 self._draining = True
                 self._inbox.put(message)

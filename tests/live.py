@@ -43,8 +43,8 @@ async def gateway(
     """The whole application on a free port, in the running loop; drained at the end."""
     registry = registry or Registry()
     fleet = make_fleet(settings, registry)
-    listener = bind(settings.server)
     server = http_server(create_app(settings, fleet, registry), settings.server)
+    listener = bind(settings.server)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
         if serving.done():
@@ -55,6 +55,13 @@ async def gateway(
     finally:
         server.should_exit = True
         await serving
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait for something that happens elsewhere: on this loop, in another thread, in a worker."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  (whatever it is, it has no event for us)
+            await asyncio.sleep(0.002)
 
 
 @contextmanager
@@ -74,9 +81,7 @@ def gateway_thread(settings: Settings, supervision: Supervision | None = None) -
             return Fleet(settings, registry, supervision)
 
         async with gateway(settings, make_fleet) as running:
-            async with asyncio.timeout(60):
-                while not running.fleet.readiness().ready:
-                    await asyncio.sleep(0.02)
+            await until(lambda: running.fleet.readiness().ready, 60)
             found.append(running)
             up.set()
             await over.wait()

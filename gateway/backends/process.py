@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import cast
@@ -16,12 +16,17 @@ import psutil
 
 import pipelines
 from pipelines.ipc import FrameError, encode_frame, from_worker_reader
-from pipelines.messages import FromWorker, ToWorker
+from pipelines.messages import FromWorker, Load, ModelSpec, ToWorker
 
 log = logging.getLogger(__name__)
 
 # Where the child finds this code, whatever its working directory is.
 ROOT = str(Path(pipelines.__file__).parent.parent)
+
+# Turns that an OpenMP thread spins at a barrier before it sleeps: enough to bridge two small operations (some ten µs), and
+# what libgomp itself takes where it sees more threads than cores. It does not see those of other workers: with its usual
+# 300,000, workers that share cores burn their time slices in waiting for each other, and steps take many times as long.
+SPIN = "1000"
 
 REAP_PAUSE = (0.002, 0.1)  # seconds between two looks at a process that is on its way out: first, longest
 
@@ -32,7 +37,7 @@ class WorkerProcess(asyncio.Protocol):
     The child ends by itself once this end is closed. `closed` is done when nothing more will come from it.
     """
 
-    def __init__(self, on_message: Callable[[FromWorker], None]) -> None:
+    def __init__(self, spec: ModelSpec, on_message: Callable[[FromWorker], None]) -> None:
         loop = asyncio.get_running_loop()
         self.started = monotonic()
         self.heard = 0  # reads so far: a sign of life
@@ -49,11 +54,14 @@ class WorkerProcess(asyncio.Protocol):
             except OSError:
                 self._socket.close()
                 raise
+        # Not through the event loop: that may be busy for a while (it imports the HTTP stack), and the worker need not
+        # wait for it. A new socket takes a frame of this size at once.
+        self._socket.sendall(encode_frame(Load(spec)))
 
     @classmethod
-    async def start(cls, on_message: Callable[[FromWorker], None]) -> "WorkerProcess":
-        """Raises OSError where the system is out of processes, memory or descriptors."""
-        process = cls(on_message)
+    async def start(cls, spec: ModelSpec, on_message: Callable[[FromWorker], None]) -> "WorkerProcess":
+        """A process that loads `spec`. Raises OSError where the system is out of processes, memory or descriptors."""
+        process = cls(spec, on_message)
         await asyncio.get_running_loop().create_unix_connection(lambda: process, sock=process._socket)
         return process
 
@@ -131,14 +139,24 @@ class WorkerProcess(asyncio.Protocol):
 def _start(theirs: socket.socket) -> "subprocess.Popen[bytes]":
     """Spawn, never fork: the child has no thread, lock or descriptor of ours but its end of the pair and stderr."""
     descriptor = theirs.fileno()
-    path = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "pipelines.worker", "--fd", str(descriptor)],
         stdin=subprocess.DEVNULL,
         stdout=2,  # what a library prints is log
         pass_fds=[descriptor],
-        env={**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"},
+        env=_environment(os.environ),
     )
+
+
+def _environment(ours: Mapping[str, str]) -> dict[str, str]:
+    """Ours, and what has to be set before the child imports its libraries."""
+    path = os.pathsep.join(filter(None, (ROOT, ours.get("PYTHONPATH"))))
+    environment = {**ours, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
+    # numpy's own matrix products are small: threads that spin for them take the cores from the model's.
+    environment.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if "OMP_WAIT_POLICY" not in ours:
+        environment.setdefault("GOMP_SPINCOUNT", SPIN)
+    return environment
 
 
 def describe_exit(status: int) -> str:

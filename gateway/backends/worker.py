@@ -16,7 +16,6 @@ from metrics.timeline import Timeline
 from pipelines.messages import (
     Drain,
     FromWorker,
-    Load,
     LoadFailed,
     ModelSpec,
     Open,
@@ -72,6 +71,7 @@ class WorkerBackend:
         self._load_failed: LoadFailed | None = None
         self._given_up: str | None = None  # why the process was killed
         self._supervisor: asyncio.Task[None] | None = None
+        self._begun = asyncio.Event()  # the first process is started
         self._stopping = asyncio.Event()
 
     # --- what others see ----------------------------------------------------------------------------------------------
@@ -121,13 +121,14 @@ class WorkerBackend:
         return session
 
     def launch(self) -> None:
-        """Begin to load, where that has not begun. For one that was started never or stopped."""
+        """Begin to load, where that has not begun yet."""
         if self._supervisor is None:
             self._set_state(State.LOADING)
             self._supervisor = asyncio.get_running_loop().create_task(self._supervise(), name=f"worker {self.model}")
 
     async def start(self) -> None:
         self.launch()
+        await self._begun.wait()
 
     async def stop(self, grace: float) -> None:
         self._stopping.set()
@@ -165,13 +166,14 @@ class WorkerBackend:
         self._load_failed = self._given_up = self._ready = None
         self._lives += 1
         try:
-            process = await WorkerProcess.start(self._receive)
+            process = await WorkerProcess.start(self._spec, self._receive)
         except OSError as error:
             self._set_state(State.RESTARTING, f"no process could be started: {error.strerror}")
             return 0.0
+        finally:
+            self._begun.set()
         self._process = process
         if not self._stopping.is_set():
-            process.send(Load(self._spec))
             await self._watch(process)
         lived = monotonic() - self._ready_since if self._ready else 0.0
         self._process = None
@@ -233,9 +235,7 @@ class WorkerBackend:
                         if session.ended.done():
                             del sessions[event.id]
                 if report is not None:
-                    self._registry.step(
-                        self.model, self.kind, report.kind, report.rows, report.tokens, report.seconds
-                    )
+                    self._registry.step(self.model, self.kind, report.kind, report.rows, report.tokens, report.seconds)
             case Stats(running=running, waiting=waiting, counters=counters, gauges=gauges):
                 self._registry.stats(self.model, self.kind, running, waiting, counters, gauges, self._worker_id)
                 self._measure_memory()

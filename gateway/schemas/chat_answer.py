@@ -6,7 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 from gateway.schemas.answer import Head, Timing, Usage, finite, timing, usage
 from gateway.sse import DONE, frame
 from metrics.timeline import Phases
-from pipelines.messages import ChoiceDone, Delta, Done, TokenLogprob
+from pipelines.messages import ChoiceDone, Delta, Done, Said, TokenLogprob
 
 
 class TopLogprob(Struct, frozen=True):
@@ -84,7 +84,7 @@ class ChatAnswer:
         self._logprobs: list[list[Logprob]] | None = [[] for _ in range(choices)] if logprobs else None
         self._reasons: list[str] = ["stop"] * choices
 
-    def render(self, event: Delta | ChoiceDone) -> bytes:
+    def render(self, event: Said) -> bytes:
         match event:
             case Delta(index=index, text=text, logprobs=entries):
                 self._texts[index].append(text)
@@ -127,7 +127,7 @@ class ChatStream:
         self._roles: list[str | None] = ["assistant"] * choices  # still to be sent
         self._finished: ChoiceDone | None = None
 
-    def render(self, event: Delta | ChoiceDone) -> bytes:
+    def render(self, event: Said) -> bytes:
         held = self._release()
         match event:
             case ChoiceDone(index=index):
@@ -138,6 +138,8 @@ class ChatStream:
                     return held
                 logprobs = Logprobs(list(map(_logprob, entries))) if entries else None
                 return held + self._frame(index, ChunkDelta(self._role(index), text), logprobs)
+            case _:  # of other kinds of models
+                return held
 
     def finish(self, done: Done, spent: Phases) -> bytes:
         data = self._release(timing(spent))

@@ -6,7 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 from gateway.schemas.answer import Head, Timing, Usage, finite, timing, usage
 from gateway.sse import DONE, frame
 from metrics.timeline import Phases
-from pipelines.messages import ChoiceDone, Delta, Done, TokenLogprob
+from pipelines.messages import ChoiceDone, Delta, Done, Said, TokenLogprob
 
 
 class Logprobs(Struct, frozen=True):
@@ -75,7 +75,7 @@ class CompletionAnswer:
         self._logprobs: list[list[TokenLogprob]] | None = [[] for _ in range(choices)] if logprobs else None
         self._reasons: list[str] = ["stop"] * choices
 
-    def render(self, event: Delta | ChoiceDone) -> bytes:
+    def render(self, event: Said) -> bytes:
         match event:
             case Delta(index=index, text=text, logprobs=entries):
                 self._texts[index].append(text)
@@ -108,7 +108,7 @@ class CompletionStream:
         self._logprobs = [_LogprobsWriter() for _ in range(choices)]
         self._finished: ChoiceDone | None = None
 
-    def render(self, event: Delta | ChoiceDone) -> bytes:
+    def render(self, event: Said) -> bytes:
         held = self._release()
         match event:
             case ChoiceDone():
@@ -119,6 +119,8 @@ class CompletionStream:
                     return held
                 logprobs = self._logprobs[index].write(entries) if entries else None
                 return held + frame(_completion(self._head, [Choice(index, text, logprobs)], self._usage))
+            case _:  # of other kinds of models
+                return held
 
     def finish(self, done: Done, spent: Phases) -> bytes:
         data = self._release(timing(spent))

@@ -26,12 +26,18 @@ def decode_file(path: str, max_seconds: float) -> Samples:
     `max_seconds` have been decoded, whatever the file's header says.
     """
     try:
-        with av.open(path, metadata_errors="ignore") as container:
+        # Playlists name other files and addresses: nothing but what was uploaded is opened, by no protocol.
+        with (
+            open(path, "rb") as file,
+            av.open(file, metadata_errors="ignore", options={"protocol_whitelist": "none"}) as container,
+        ):
             if not container.streams.audio:
                 raise InvalidRequest("The file has no audio track.", "file")
             return _collect(container, container.streams.audio[0], max_seconds)
     except (av.FFmpegError, ValueError, EOFError) as error:
-        raise InvalidRequest("The file can't be read as audio; any format that FFmpeg knows will do.", "file") from error
+        raise InvalidRequest(
+            "The file can't be read as audio; any format that FFmpeg knows will do.", "file"
+        ) from error
 
 
 def _collect(container: InputContainer, stream: AudioStream, max_seconds: float) -> Samples:
@@ -65,7 +71,7 @@ def _frames(container: InputContainer, stream: AudioStream) -> Iterator[AudioFra
 
 @dataclass(slots=True)
 class _Mono:
-    """Resamples every channel, then mixes them. Channels of opposed polarity are turned, so that none cancels another."""
+    """Resamples every channel, then mixes them. One of opposed polarity is turned, so that none cancels another."""
 
     _signs: npt.NDArray[np.float32] | None = None
     _waiting: list[npt.NDArray[np.float32]] = field(default_factory=list)  # [channels, samples] each
@@ -86,7 +92,7 @@ class _Mono:
             yield from self._mix(resampler.resample(None), last=True)
 
     def _mix(self, frames: list[AudioFrame], *, last: bool = False) -> Iterator[Samples]:
-        self._waiting += [frame.to_ndarray() for frame in frames]
+        self._waiting += [frame.to_ndarray().astype(np.float32, copy=False) for frame in frames]
         if not self._waiting or (not last and sum(piece.shape[1] for piece in self._waiting) < BLOCK):
             return
         block = np.concatenate(self._waiting, axis=1)

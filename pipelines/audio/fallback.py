@@ -1,7 +1,7 @@
 """Whether a transcript can be believed, and what to try where it can't.
 
-The thresholds and the temperatures are those of the Whisper paper (section 4.5). Before the temperatures comes the whole
-window of 30 s: a shorter one is cheaper, but is what makes most of those that loop.
+The thresholds and the temperatures are those of the Whisper paper (section 4.5). Before the temperatures comes the
+whole window of 30 s: a shorter one is cheaper, but is what makes most of those that loop.
 """
 
 from enum import Enum, auto

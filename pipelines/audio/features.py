@@ -1,6 +1,6 @@
 """Log-mel spectra, as Whisper was trained on them: 25 ms windows every 10 ms, 80 or 128 mel bands, 8 decades at most.
 
-Numerically OpenAI's `log_mel_spectrogram` of the audio padded with silence; frames of the padding alone are not computed.
+Numerically OpenAI's `log_mel_spectrogram` of the audio padded with silence, whose own frames are not computed.
 """
 
 import numpy as np

@@ -42,7 +42,7 @@ class Prepared:
 
 @dataclass(slots=True, eq=False)
 class FileJob:
-    """Engine thread only. At most `in_flight` of its windows are under way; one after the other until its language is known."""
+    """Engine thread only. At most `in_flight` of its windows are under way; one by one until its language is known."""
 
     file: Prepared
     model: Whisper

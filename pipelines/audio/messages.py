@@ -77,9 +77,10 @@ class Clear(Struct, frozen=True, tag="clear"):
 
 
 class Configure(Struct, frozen=True, tag="configure"):
-    """From here on the stream is as this says."""
+    """From here on the stream is as this says. Answered by `Configured`, or by a `Refusal`: it stays as it was."""
 
     to: StreamRequest
+    event_id: str | None = None
 
 
 class End(Struct, frozen=True, tag="end"):
@@ -158,6 +159,10 @@ class Cleared(Struct, frozen=True, tag="cleared"):
     id: str
 
 
+class Configured(Struct, frozen=True, tag="configured"):
+    id: str
+
+
 class Partial(Struct, frozen=True, tag="partial"):
     """More of an item. All `delta`s of an item, its final's included, add up to its transcript."""
 
@@ -197,6 +202,7 @@ class Refusal(Struct, frozen=True, tag="refusal"):
     code: str
     message: str
     event_id: str | None = None
+    param: str | None = None  # of a `Configure`: the field of StreamRequest
 
 
 class Heard(Struct, frozen=True, tag="heard"):
@@ -207,5 +213,16 @@ class Heard(Struct, frozen=True, tag="heard"):
 
 
 AudioEvent = (
-    Media | Passage | SpeechStarted | SpeechStopped | Committed | Cleared | Partial | Final | ItemFailed | Refusal | Heard
+    Media
+    | Passage
+    | SpeechStarted
+    | SpeechStopped
+    | Committed
+    | Cleared
+    | Configured
+    | Partial
+    | Final
+    | ItemFailed
+    | Refusal
+    | Heard
 )

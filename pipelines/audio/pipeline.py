@@ -1,7 +1,7 @@
-"""The audio step loop: one encode, decode or alignment of a batch of windows, of whichever files and streams are next."""
+"""The audio step loop: one encode, decode or alignment of a batch of windows, of any files and live streams."""
 
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -55,11 +55,19 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """A change that can't be made."""
+
+    refusal: InvalidRequest
+    event_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
     """What a stream is fed, as the engine takes it."""
 
     ticket: Ticket
-    item: Heard | Commit | Clear | Opening | End
+    item: Heard | Commit | Clear | Opening | Rejected | End
     prompt_tokens: int = 0
 
 
@@ -80,7 +88,7 @@ class AudioPipeline:
         self._streams: dict[str, LiveStream] = {}
         self._said: list[Event] = []  # by admitted work, to go out with the next step
         self._partial_cost = 0.0  # seconds, mean
-        self._counters: Counter[str] = Counter()
+        self._counters: defaultdict[str, float] = defaultdict(float)
 
     @classmethod
     def load(cls, spec: ModelSpec) -> "tuple[AudioPipeline, Ready]":
@@ -138,8 +146,11 @@ class AudioPipeline:
         match decode_item(data):
             case Audio(data=samples):
                 return [Input(ticket, ear.hear(samples))]
-            case Configure(to=request):
-                work = self._opening(ticket, request)
+            case Configure(to=request, event_id=event_id):
+                try:
+                    work = self._opening(ticket, request)
+                except InvalidRequest as refusal:
+                    return [Input(ticket, Rejected(refusal, event_id))]
                 return [Input(ticket, ear.configure(request)), Input(ticket, work)]
             case End() as end:
                 return [Input(ticket, ear.flush()), Input(ticket, end)]
@@ -189,7 +200,9 @@ class AudioPipeline:
         languages = self._model.languages
         if code is not None and code not in languages:
             if code in LANGUAGES:
-                raise InvalidRequest(f"This model does not speak {code!r}; it speaks {', '.join(languages)}.", "language")
+                raise InvalidRequest(
+                    f"This model does not speak {code!r}; it speaks {', '.join(languages)}.", "language"
+                )
             known = ", ".join(sorted(languages))
             raise InvalidRequest(f"{code!r} is no language code (ISO 639-1); known here: {known}.", "language")
         return code or (languages[0] if len(languages) == 1 else None)
@@ -225,7 +238,7 @@ class AudioPipeline:
                     if stream is not None:
                         self._hear(stream, item)
 
-    def _hear(self, stream: LiveStream, item: Heard | Commit | Clear | Opening | End) -> None:
+    def _hear(self, stream: LiveStream, item: Heard | Commit | Clear | Opening | Rejected | End) -> None:
         match item:
             case Heard():
                 self._counters["audio_seconds"] += len(item.samples) / SAMPLE_RATE
@@ -236,6 +249,8 @@ class AudioPipeline:
                 stream.clear()
             case Opening(request=request, context=context):
                 stream.configure(request, context)
+            case Rejected(refusal=refusal, event_id=event_id):
+                stream.refuse("invalid_value", refusal.message, event_id, refusal.param)
             case End():
                 stream.end()
         self._collect(stream)
@@ -282,7 +297,7 @@ class AudioPipeline:
             running=len({window.ticket.id for window in self._queue}),
             waiting=len(self._queue),
             counters=dict(self._counters),
-            gauges={"open_streams": len(self._streams)},
+            gauges={"audio_open_streams": len(self._streams)},
         )
 
     # --- stages -------------------------------------------------------------------------------------------------------
@@ -316,9 +331,11 @@ class AudioPipeline:
                 continue
             match judge(window, hypothesis):
                 case Verdict.RETRIED:
-                    self._counters[f"fallbacks:{'30s' if window.stage is Stage.ENCODE else window.temperature}"] += 1
+                    self._counters[
+                        f"audio_fallbacks:{'30s' if window.stage is Stage.ENCODE else window.temperature}"
+                    ] += 1
                 case Verdict.SILENCE:
-                    self._counters["silences"] += 1
+                    self._counters["audio_silences"] += 1
                     self._finish(window)
                 case Verdict.ACCEPTED if window.aligned and window.result is not None and window.result.tokens:
                     window.stage = Stage.ALIGN
@@ -337,7 +354,7 @@ class AudioPipeline:
         return sum(len(window.result.tokens) for window in group if window.result is not None)
 
     def _finish(self, window: Window) -> None:
-        self._counters["windows"] += 1
+        self._counters["audio_windows"] += 1
         self._queue.remove(window)
         window.encoded = None
         window.owner.finished(window)
@@ -348,7 +365,7 @@ class AudioPipeline:
         """Take what an owner has to say and to decode."""
         if isinstance(owner, LiveStream):
             owner.partial(self._interval())
-            self._counters["dropped_partials"] += owner.dropped_partials
+            self._counters["audio_dropped_partials"] += owner.dropped_partials
             owner.dropped_partials = 0
         events, windows, dropped = owner.take()
         for window in dropped:

@@ -39,11 +39,6 @@ def segments(
     return found
 
 
-def text_of(parts: Iterable[Segment]) -> str:
-    """The transcript that segments add up to."""
-    return "".join(part.text for part in parts).strip()
-
-
 def _segment(
     hypothesis: Hypothesis, text: str, tokens: list[int], start: float, end: float, seek: int, words: list[Word]
 ) -> Segment:

@@ -18,6 +18,7 @@ from pipelines.audio.features import SAMPLE_RATE, Samples
 from pipelines.audio.messages import (
     Cleared,
     Committed,
+    Configured,
     Final,
     ItemFailed,
     Partial,
@@ -137,8 +138,11 @@ class LiveStream:
         self._received += len(heard.samples)
         if self._detector is None and self._held + len(heard.samples) > self._options.max_buffer_seconds * SAMPLE_RATE:
             if not self._overflowing:
-                message = f"The buffer holds {self._options.max_buffer_seconds} s; commit or clear it. What came after is lost."
-                self._refuse("input_audio_buffer_overflow", message)
+                held = self._options.max_buffer_seconds
+                message = (
+                    f"The buffer holds {held} s, all that it can; commit or clear it. What comes until then is lost."
+                )
+                self.refuse("input_audio_buffer_overflow", message)
             self._overflowing = True
         else:
             known = self._tape.frames
@@ -155,11 +159,11 @@ class LiveStream:
     def commit(self, event_id: str | None = None) -> None:
         """Make an item of what is held; in a detected turn, end it."""
         if self._detector is not None and self._turn is None:
-            self._refuse("input_audio_buffer_commit_empty", "There is no speech to commit: no turn is open.", event_id)
+            self.refuse("input_audio_buffer_commit_empty", "There is no speech to commit: no turn is open.", event_id)
         elif self._detector is None and self._held < MIN_COMMIT:
             held = self._held * 1000 // SAMPLE_RATE
             message = f"At least 100 ms of audio are needed to commit; the buffer holds {held} ms."
-            self._refuse("input_audio_buffer_commit_empty", message, event_id)
+            self.refuse("input_audio_buffer_commit_empty", message, event_id)
         else:
             self._commit()
 
@@ -182,6 +186,11 @@ class LiveStream:
             self._commit()
             self._detector = TurnDetector(request.turns) if request.turns else None
         self._request, self._context = request, context
+        self._events.append(Configured(self._ticket.id))
+
+    def refuse(self, code: str, message: str, event_id: str | None = None, param: str | None = None) -> None:
+        """Say that something the client sent has no effect."""
+        self._events.append(Refusal(self._ticket.id, code, message, event_id, param))
 
     def end(self) -> None:
         """Nothing more comes; `Done` follows the last final."""
@@ -261,9 +270,10 @@ class LiveStream:
             self._say_finished()
 
     def partial(self, interval: float) -> None:
-        """Queue a run over the open turn, if `interval` seconds have come since the last and none of it is still to be said.
+        """Queue a run over the open turn, if `interval` seconds have come since the last.
 
-        A run that waits unseen gives way to the newer one, which takes over its place.
+        Not while an earlier section of it is still to be said. A run that waits unseen gives way to the newer one,
+        which takes over its place.
         """
         turn, end = self._turn, self._tape.end
         if turn is None or any(each.item is turn.item for each in self._sections):
@@ -405,9 +415,6 @@ class LiveStream:
             self.dropped_partials += 1
             self._dropped.append(turn.partial)
             turn.partial = None
-
-    def _refuse(self, code: str, message: str, event_id: str | None = None) -> None:
-        self._events.append(Refusal(self._ticket.id, code, message, event_id))
 
     def _acknowledge(self) -> None:
         """Let the client go on, unless there is too much that waits for its final run."""

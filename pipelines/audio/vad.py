@@ -1,4 +1,4 @@
-"""Where someone speaks: Silero's voice activity detector (https://github.com/snakers4/silero-vad), with its state carried.
+"""Where someone speaks: Silero's voice activity detector (https://github.com/snakers4/silero-vad), its state carried.
 
 The model takes 32 ms at a time, each with the last 4 ms before it, and a recurrent state.
 """

@@ -12,7 +12,6 @@ from pipelines.messages import Event
 
 TAIL = 2 * FRAMES_PER_SECOND  # silent frames after the audio: with fewer the model does not see that it ends
 FLOOR = 15 * FRAMES_PER_SECOND  # shorter windows loop: the model was trained on 30 s
-PARTIAL_FLOOR = 10 * FRAMES_PER_SECOND  # a partial may be wrong, its stream will see it again
 BUCKET = 3 * FRAMES_PER_SECOND  # lengths are rounded up to this, so that windows can share a batch
 WITH_LIVE = 2  # windows of files in a step while someone speaks live: what they then wait for at most
 
@@ -97,8 +96,7 @@ class Window:
         if self.full:
             return MAX_FRAMES
         spoken = -(-len(self.audio) * FRAMES_PER_SECOND // SAMPLE_RATE) + TAIL
-        floor = PARTIAL_FLOOR if self.lane is Lane.PARTIAL else FLOOR
-        return min(MAX_FRAMES, max(floor, -(-spoken // BUCKET) * BUCKET))
+        return min(MAX_FRAMES, max(FLOOR, -(-spoken // BUCKET) * BUCKET))
 
     @property
     def shape(self) -> tuple[Stage, int, int, float, bool]:
@@ -132,7 +130,7 @@ class WindowQueue:
             del self._windows[window]
 
     def group(self, limit: int, only: str | None = None) -> Sequence[Window]:
-        """The most urgent window, and those of its shape that are next: at most `limit`, fewer while there is live speech."""
+        """The most urgent window, and those of its shape that are next: `limit` at most, fewer beside live speech."""
         windows = [window for window in self._windows if only is None or window.ticket.id == only]
         if not windows:
             return ()

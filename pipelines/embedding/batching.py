@@ -1,8 +1,8 @@
 """Which inputs the next step takes: those of all requests, batched by length, in fair turns.
 
-Padding is what a batch of texts wastes, so a batch is made of inputs of about one length. It is built around its *lead*:
-the next input of the request that has had the least service, counted in tokens. So a request of thousands of inputs and
-one of a single short text take turns, and whoever comes waits for at most the step that is running.
+Padding is what a batch of texts wastes, so a batch is made of inputs of about one length. It is built around its
+*lead*: the next input of the request that has had the least service, counted in tokens. So a request of thousands of
+inputs and one of a single short text take turns, and whoever comes waits for at most the step that is running.
 """
 
 from bisect import bisect_left, insort

@@ -46,9 +46,9 @@ def preprocess(image: Image.Image, config: ImageConfig) -> Pixels:
         image = image.resize((config.width, config.height), resample)
     else:
         image = _crop(_resize_shorter(image, config.shortest_edge, resample), config.height, config.width)
-    pixels = np.asarray(image, dtype=np.float32) * np.float32(config.scale)
-    pixels = (pixels - np.asarray(config.mean, np.float32)) / np.asarray(config.std, np.float32)
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    mean, std = np.asarray(config.mean, np.float32), np.asarray(config.std, np.float32)
+    pixels = (np.asarray(image, np.float32) * np.float32(config.scale) - mean) / std
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32)
 
 
 def _resize_shorter(image: Image.Image, edge: int, resample: Image.Resampling) -> Image.Image:

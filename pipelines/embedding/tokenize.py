@@ -57,7 +57,7 @@ class Tokenizer:
         return found
 
     def texts(self, texts: Sequence[str], truncate: Truncate, params: Sequence[str]) -> list[Tokens]:
-        """`params` names each text, as the wire does. Raises InvalidRequest for one that is over-long and not to be cut."""
+        """`params` names the texts as the wire does. Raises InvalidRequest where one is over-long and not to be cut."""
         limit = self._config.max_tokens
         ready = [self._config.prompt + (_canonical(text) if self._config.canonical else text) for text in texts]
         found: list[Tokens] = []

@@ -47,6 +47,15 @@ def size_cache(
     return CacheSize(num_blocks, min(length or context, num_blocks * block_size))
 
 
+def dense_prefill_fits(path: Path, available: int) -> bool:
+    """Whether a bf16 copy of the weights at `path` takes at most half of `available` bytes.
+
+    By the size of the files: four times what they have, as 4-bit weights do.
+    """
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return 4 * sum(file.stat().st_size for file in files) <= available // 2
+
+
 def available_bytes(device: torch.device) -> int:
     """Memory that can still be had on a device; on the host, within the limits of this process's control group."""
     if device.type == "cuda":

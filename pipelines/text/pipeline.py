@@ -4,16 +4,16 @@ from collections.abc import Sequence as Rows
 from time import monotonic
 
 import torch
-from models.source import resolve
 
 from models.decoder import Decoder
 from models.errors import ModelLoadError
 from models.loading import LoadedModel, load_decoder
+from models.source import resolve
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
 from pipelines.messages import Event, Failed, ModelSpec, Ready, Request, Stats, StepReport, TextOptions, TextRequest
 from pipelines.text.block_manager import BlockManager
 from pipelines.text.chat_template import ChatTemplate
-from pipelines.text.memory import CacheSize, available_bytes, size_cache
+from pipelines.text.memory import CacheSize, available_bytes, dense_prefill_fits, size_cache
 from pipelines.text.postprocess import Postprocessor
 from pipelines.text.preparation import Preparer
 from pipelines.text.results import Result, read_logits
@@ -54,12 +54,16 @@ class TextPipeline:
     @classmethod
     def load(cls, spec: ModelSpec) -> "tuple[TextPipeline, Ready]":
         try:
+            path = resolve(spec.source)
+            dense = spec.text.dense_prefill
+            if dense is None:
+                dense = dense_prefill_fits(path, available_bytes(torch.device("cpu")))
             model = load_decoder(
-                resolve(spec.source),
+                path,
                 device=spec.device,
                 dtype=spec.dtype,
                 quantization=spec.quantization,
-                dense_prefill=spec.text.dense_prefill,
+                dense_prefill=dense,
                 threads=spec.threads,
             )
             pipeline = cls(model, spec.text)

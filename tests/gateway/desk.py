@@ -91,9 +91,12 @@ async def counter(spool: str) -> AsyncIterator[Counter]:
     def make_fleet(settings: Settings, registry: Registry) -> Fleet:
         return cast(Fleet, ScriptedFleet(registry))
 
-    async with gateway(Settings(server=ServerSettings(port=0, spool_dir=spool)), make_fleet, book) as running:
-        async with httpx.AsyncClient(base_url=running.url, timeout=20) as client:
-            yield Counter(running, book, client)
+    settings = Settings(server=ServerSettings(port=0, spool_dir=spool))
+    async with (
+        gateway(settings, make_fleet, book) as running,
+        httpx.AsyncClient(base_url=running.url, timeout=20) as client,
+    ):
+        yield Counter(running, book, client)
 
 
 def events(text: str) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """A backend in this process whose answers the test speaks itself, over the real session and mailbox."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from time import monotonic
 
@@ -26,6 +25,7 @@ from pipelines.messages import (
     ToWorker,
     Usage,
 )
+from tests.live import until
 
 
 class ScriptedCall:
@@ -116,13 +116,6 @@ class ScriptedBackend:
         """The call with this number, once it has been opened."""
         await until(lambda: len(self.calls) >= number)
         return self.calls[number - 1]
-
-
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for something that happens elsewhere on this loop."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 SETTINGS = ModelSettings(name="scripted", source="scripted:", kind="text", pipeline="none:None")

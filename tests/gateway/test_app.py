@@ -151,6 +151,21 @@ async def test_a_body_that_does_not_come_is_408(tmp_path: Path) -> None:
         assert body["error"]["code"] == "request_timeout"  # type: ignore[index]
 
 
+async def test_a_body_that_comes_slowly_but_steadily_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.protocol.MIN_BODY_RATE", 10)
+    body = b'{"model": "nope", "messages": [{"role": "user", "content": "x"}]}'
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+        b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    )
+    async with gateway(make_settings(tmp_path, port=0, body_timeout_s=0.1), standing) as running:
+        parts = [body[i : i + 5] for i in range(0, len(body), 5)]
+        status, _ = parse(await exchange(running.address, head, *parts))
+        assert status == 404
+
+
 async def test_over_the_limit_the_connection_is_closed(tmp_path: Path) -> None:
     async with gateway(make_settings(tmp_path, port=0, max_body_bytes=10), standing) as running:
         head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 11\r\n\r\n"
@@ -166,3 +181,15 @@ async def test_the_lifespan_opens_and_removes_the_spool(tmp_path: Path) -> None:
         async with httpx.AsyncClient(base_url=running.url) as client:
             assert (await client.get("/health")).status_code == 200
     assert list(spool.iterdir()) == []
+
+
+async def test_an_upgraded_connection_is_no_longer_watched(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with gateway(make_settings(tmp_path, port=0, body_timeout_s=0.1), standing) as running:
+        head = (
+            b"GET /nothing HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+            b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        )
+        answer = await exchange(running.address, head)
+        assert answer.startswith((b"HTTP/1.1 403", b"HTTP/1.1 404"))
+        await asyncio.sleep(0.15)
+    assert "Exception in callback" not in caplog.text

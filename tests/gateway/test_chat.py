@@ -287,6 +287,9 @@ async def test_terms_come_from_headers_and_are_capped(it: Desk) -> None:
     assert first.body == second.body != b""
 
 
+CALLS = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -354,7 +357,7 @@ async def test_terms_come_from_headers_and_are_capped(it: Desk) -> None:
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
         ({"messages": [{"role": "user", "content": [{"type": "txt", "text": "x"}]}]}, "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
-        ({"messages": [{"role": "user", "content": "x", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": ""}}]}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "user", "content": "x", "tool_calls": CALLS}]}, "messages[0].tool_calls"),
     ],
 )  # fmt: skip
 async def test_refusals_name_the_field(it: Desk, fields: dict[str, Any], param: str) -> None:

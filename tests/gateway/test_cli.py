@@ -94,9 +94,9 @@ def test_serve_says_what_it_serves_and_drains_on_sigterm(tmp_path: Path) -> None
             assert part in told
 
         answers: list[httpx.Response] = []
-        talk = threading.Thread(target=lambda: answers.append(chat(url, "!delay-ms=600 SENSITIVE words")))
+        talk = threading.Thread(target=lambda: answers.append(chat(url, "!delay-ms=1500 SENSITIVE words")))
         talk.start()
-        while "gateway_running" not in (text := metrics(url)) or not re.search(r"gateway_running\{[^}]*\} 1", text):
+        while not re.search(r"gateway_slots_used\{[^}]*\} 1", metrics(url)):
             assert talk.is_alive()
         running.process.send_signal(signal.SIGTERM)
         talk.join(timeout=30)

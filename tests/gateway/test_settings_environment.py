@@ -101,7 +101,7 @@ def test_what_kubernetes_sets_for_a_service_called_gateway_is_not_meant() -> Non
         ("GATEWAY_APIKEY", "k", "GATEWAY_APIKEY is not known; did you mean 'GATEWAY_API_KEY'?"),
         ("GATEWAY_MODELS__9__NAME", "x", "GATEWAY_MODELS__9__NAME: index 9 leaves a gap; the next free one is 3"),
         ("GATEWAY_MODELS__ORG_X__NAME", "x", "GATEWAY_MODELS__ORG_X__NAME: 'org_x' is not known"),
-        ("GATEWAY_MODELS__0__DTYPE", "f8", "GATEWAY_MODELS__0__DTYPE: invalid enum value 'f8'; legal: float32"),
+        ("GATEWAY_MODELS__0__DTYPE", "f8", "GATEWAY_MODELS__0__DTYPE: invalid enum value 'f8'; legal: bfloat16"),
         ("GATEWAY_MODELS", "{", "GATEWAY_MODELS: not valid JSON"),
         ("GATEWAY_SERVER__PORT__X", "1", "GATEWAY_SERVER__PORT__X: there is nothing called X here"),
     ],

@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI, RateLimitError
 
 from tests.integration.conftest import route, sample, wait_until, worker
-from tests.live import Gateway
+from tests.live import Gateway, until
 
 CHAT = "/v1/chat/completions"
 
@@ -91,19 +91,15 @@ async def test_clients_that_leave_while_queued_are_forgotten(fakes: Gateway) -> 
     async with httpx.AsyncClient(base_url=fakes.url, timeout=30) as client:
         admitted = sample((await client.get("/metrics")).text, "gateway_requests_admitted_total", model="one")
         holder = asyncio.create_task(client.post(CHAT, json=chat("one", "!tokens=100 !step-ms=10")))
-        while not one.used:
-            await asyncio.sleep(0.005)
+        await until(lambda: one.used > 0)
         go = asyncio.Event()
         leaving = [
             asyncio.create_task(leave(fakes, chat("one", "!tokens=1", stream=i % 2 == 0), go)) for i in range(50)
         ]
-        while one.waiting < 50:
-            await asyncio.sleep(0.005)
+        await until(lambda: one.waiting >= 50)
         go.set()
         await asyncio.gather(*leaving)
-        async with asyncio.timeout(2):
-            while one.waiting:
-                await asyncio.sleep(0.005)
+        await until(lambda: not one.waiting, 2)
         assert one.used == 1
         next_one = asyncio.create_task(client.post(CHAT, json=chat("one", "!tokens=1")))
         assert (await holder).status_code == 200
@@ -119,8 +115,7 @@ async def test_a_client_that_leaves_frees_its_slot_within_a_step(fakes: Gateway,
     one = route(fakes, "one").admission
     go = asyncio.Event()
     leaving = asyncio.create_task(leave(fakes, chat("one", "!tokens=4000 !step-ms=10", stream=stream), go))
-    while not one.used:
-        await asyncio.sleep(0.005)
+    await until(lambda: one.used > 0)
     await asyncio.sleep(0.1)
     go.set()
     async with httpx.AsyncClient(base_url=fakes.url, timeout=5) as client:
@@ -158,8 +153,7 @@ async def test_the_client_s_own_retries_succeed_once_a_slot_frees(fakes: Gateway
             )
             for _ in range(48)
         ]
-        while busy.waiting < 32:
-            await asyncio.sleep(0.005)
+        await until(lambda: busy.waiting >= 32)
         with pytest.raises(RateLimitError):
             await client.with_options(max_retries=0).completions.create(model="busy", prompt="one")
         late = await client.with_options(max_retries=3).completions.create(model="busy", prompt="one two")

@@ -1,10 +1,20 @@
 import socket
 import threading
+from contextlib import suppress
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pipelines.ipc import HEADER, MAX_FRAME, FrameError, WorkerChannel, encode_frame, from_worker_reader, to_worker_reader
+from pipelines.ipc import (
+    HEADER,
+    MAX_FRAME,
+    FrameError,
+    WorkerChannel,
+    encode_frame,
+    from_worker_reader,
+    to_worker_reader,
+)
 from pipelines.messages import (
     Abort,
     Accepted,
@@ -54,7 +64,7 @@ FROM_WORKER = [
     Step(
         [
             Accepted("a", 3, 0.25),
-            Delta("a", 1, "🦊", 1, 0.5, [TokenLogprob(9, "\ufffd", -0.5, b"\xf0", [TopLogprob(9, "\ufffd", -0.5, b"\xf0")])]),
+            Delta("a", 1, "🦊", 1, 0.5, [TokenLogprob(9, "�", -0.5, b"\xf0", [TopLogprob(8, "x", -1.0, b"x")])]),
             Done("a", Usage(3, 1), Timing(total=0.75)),
             Failed("b", "invalid_request", "no", "messages[0]"),
         ],
@@ -88,24 +98,37 @@ def test_a_frame_that_is_no_message_is_refused() -> None:
         to_worker_reader().feed(encode_frame(Pong(1, 0.0)))
 
 
-def test_a_blocked_pong_is_dropped_and_leaves_the_stream_whole() -> None:
+def test_a_message_posted_while_another_thread_writes_follows_that_write() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = WorkerChannel(theirs)
         writer = threading.Thread(target=channel.send, args=(step_of(4_000_000),))
-        writer.start()  # fills the socket, then waits with the lock held
-        while not channel._sending.locked():
-            pass
-        channel.send_unless_blocked(Pong(1, 0.0))
+        writer.start()  # fills the socket, then waits for room
+        assert ours.recv(1, socket.MSG_PEEK)
+        channel.post(Pong(1, 0.0))  # does not wait for it
         reader = from_worker_reader()
         received: list[object] = []
-        while not received:
+        while len(received) < 2:
             received.extend(reader.feed(ours.recv(1 << 20)))
         writer.join()
-        channel.send_unless_blocked(Pong(2, 0.0))
-        received.extend(reader.feed(ours.recv(1 << 20)))
         assert [type(message) for message in received] == [Step, Pong]
-        assert received[1] == Pong(2, 0.0)
+
+
+def test_a_message_posted_into_a_full_socket_is_dropped_and_leaves_the_stream_whole() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = WorkerChannel(theirs)
+        posted = 20_000
+        for number in range(posted):
+            channel.post(Pong(number, 0.0))
+        ours.setblocking(False)
+        reader = from_worker_reader()
+        received: list[object] = []
+        with suppress(BlockingIOError):
+            while True:
+                received.extend(reader.feed(ours.recv(1 << 20)))
+        assert 0 < len(received) < posted
+        assert received == [Pong(number, 0.0) for number in range(len(received))]
 
 
 def step_of(length: int) -> Step:

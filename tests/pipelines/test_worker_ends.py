@@ -22,7 +22,7 @@ def end_of(worker: Worker, id: str, *others: str) -> Failed:
     worker.open("last", "one")
     events = worker.finish(id, *others, "last")[id]
     worker.open("later", "one two three")
-    assert not [event for event in worker.finish("later").get(id, [])]
+    assert id not in worker.finish("later")
     [failed] = terminals(events)
     assert failed is events[-1]
     assert isinstance(failed, Failed)

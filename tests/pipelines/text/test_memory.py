@@ -1,8 +1,9 @@
 import pytest
+import torch
 
 from pipelines.base import ModelError
 from pipelines.messages import TextOptions
-from pipelines.text.memory import CacheSize, size_cache
+from pipelines.text.memory import CacheSize, available_bytes, dense_prefill_fits, size_cache
 
 GIB = 1 << 30
 
@@ -44,3 +45,14 @@ def test_what_is_asked_holds():
 def test_what_can_not_hold_is_refused(options):
     with pytest.raises(ModelError):
         size(**options)
+
+
+def test_a_dense_copy_takes_at_most_half_of_the_memory(tmp_path):
+    (tmp_path / "weights").write_bytes(bytes(1000))
+    for path in (tmp_path, tmp_path / "weights"):
+        assert dense_prefill_fits(path, 8000)
+        assert not dense_prefill_fits(path, 7998)
+
+
+def test_memory_of_the_host():
+    assert 0 < available_bytes(torch.device("cpu")) < 1 << 50

@@ -1,0 +1,47 @@
+"""`/v1/embeddings` and `/v1/rerank`"""
+
+import msgspec
+from litestar import Controller, post
+from litestar.di import NamedDependency
+
+from gateway.controllers.intake import HttpRequest, json_body, terms, timeline
+from gateway.dispatch import Dispatcher, Reply
+from gateway.exchange import Job
+from gateway.schemas.answer import new_head
+from gateway.schemas.embeddings import EmbeddingsRequest, to_embedding_request
+from gateway.schemas.embeddings_answer import EmbeddingsAnswer
+from gateway.schemas.rerank import RerankAnswer, RerankBody, to_rerank_request
+from gateway.schemas.texts import decode_texts, units
+
+_embeddings = msgspec.json.Decoder(EmbeddingsRequest)
+_rerank = msgspec.json.Decoder(RerankBody)
+
+
+class EmbeddingsController(Controller):
+    """Needs the dependency `dispatcher`, and no second one: Litestar resolves two in tasks of their own."""
+
+    tags = ("embeddings",)
+
+    @post("/v1/embeddings", status_code=200, summary="Vectors of texts and, where the model has them, of images")
+    async def embed(self, request: HttpRequest, dispatcher: NamedDependency[Dispatcher]) -> Reply:
+        raw = await json_body(request)
+        body = decode_texts(raw, _embeddings)
+        route = dispatcher.route(body.model, "embedding")
+        wanted = terms(request, route.settings)
+        work = to_embedding_request(body)
+        answer = EmbeddingsAnswer(route.name, len(work.inputs), body.encoding_format or "float")
+        id = new_head("embd", route.name, route.fingerprint).id
+        job = Job(id, route, work, units(len(work.inputs)), wanted.timeout, raw, wanted.priority)
+        return dispatcher.reply(job, answer, timeline(request))
+
+    @post("/v1/rerank", status_code=200, summary="Documents in the order of their relevance to a query")
+    async def rerank(self, request: HttpRequest, dispatcher: NamedDependency[Dispatcher]) -> Reply:
+        raw = await json_body(request)
+        body = decode_texts(raw, _rerank)
+        route = dispatcher.route(body.model, "embedding")
+        wanted = terms(request, route.settings)
+        work = to_rerank_request(body)
+        id = new_head("rank", route.name, route.fingerprint).id
+        answer = RerankAnswer(id, route.name, work, body.top_n, documents=bool(body.return_documents))
+        job = Job(id, route, work, units(len(work.documents)), wanted.timeout, raw, wanted.priority)
+        return dispatcher.reply(job, answer, timeline(request))

@@ -1,0 +1,63 @@
+"""`POST /v1/embeddings`: the answer.
+
+Rows are written as they come, a step's worth at a time: the event loop is never held up by a whole answer, and the last
+step of a large request is followed by no more than a join.
+"""
+
+from base64 import b64encode
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from gateway.schemas.embeddings import EncodingFormat
+from metrics.timeline import Phases
+from pipelines.messages import Done, Said, Vectors
+
+# Digits after the point: components are below 1, and float32 has no more than these.
+DECIMALS = 10
+
+
+class EmbeddingUsage(Struct, frozen=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer:
+    """One body."""
+
+    streamed = False
+
+    def __init__(self, model: str, inputs: int, encoding: EncodingFormat) -> None:
+        self._model = model
+        self._encoding = encoding
+        self._items: list[bytes] = [b""] * inputs
+
+    def render(self, event: Said) -> bytes:
+        match event:
+            case Vectors(indices=indices, data=data):
+                rows = (_base64_rows if self._encoding == "base64" else _float_rows)(data, len(indices))
+                for index, row in zip(indices, rows, strict=True):
+                    self._items[index] = b'{"object":"embedding","index":%d,"embedding":%b}' % (index, row)
+        return b""
+
+    def finish(self, done: Done, spent: Phases) -> bytes:
+        tokens = done.usage.prompt_tokens
+        return b'{"object":"list","data":[%b],"model":%b,"usage":%b}' % (
+            b",".join(self._items),
+            _encode(self._model),
+            _encode(EmbeddingUsage(tokens, tokens)),
+        )
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _float_rows(data: bytes, rows: int) -> list[bytes]:
+    vectors = np.frombuffer(data, "<f4").reshape(rows, -1).astype(np.float64)
+    return [_encode(row) for row in vectors.round(DECIMALS).tolist()]
+
+
+def _base64_rows(data: bytes, rows: int) -> list[bytes]:
+    size = len(data) // rows
+    return [b'"%b"' % b64encode(data[start : start + size]) for start in range(0, len(data), size)]

@@ -1,0 +1,64 @@
+"""What the endpoints that embed and rank have in common: bodies of texts, each checked by name."""
+
+import json
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+
+from gateway.errors import ApiError, bad_request, decode_body
+
+T = TypeVar("T")
+
+# Slots that one request holds at most: beyond them its inputs wait behind each other and keep nobody else out.
+MAX_UNITS = 32
+
+
+def units(inputs: int) -> int:
+    return min(inputs, MAX_UNITS)
+
+
+def decode_texts(raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """A body of texts. Raises ApiError (400), which names the field of a lone surrogate too: in Python such strings are
+    common, and JSON can spell them, but they are no text."""
+    try:
+        return decode_body(raw, decoder)
+    except ApiError as error:
+        if error.code == "invalid_json" and (at := _lone_surrogate(raw)) is not None:
+            raise bad_request(at, f"{at!r} contains half of a surrogate pair, which is no character.") from None
+        raise
+
+
+def check_text(text: str, at: str) -> str:
+    """The text, if it has characters that can be embedded. Raises ApiError (400)."""
+    if not text:
+        raise bad_request(at, f"{at!r} is empty; there is nothing to embed.")
+    if "\0" in text:
+        raise bad_request(at, f"{at!r} contains a NUL character.")
+    return text
+
+
+def _lone_surrogate(raw: bytes) -> str | None:
+    """The path of the first string that can't be encoded; None where the body is broken in another way."""
+    try:
+        body: object = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    for path, text in _strings(body, ""):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return path
+    return None
+
+
+def _strings(value: object, path: str) -> Iterator[tuple[str, str]]:
+    match value:
+        case str():
+            yield path, value
+        case list():
+            for index, each in enumerate(value):
+                yield from _strings(each, f"{path}[{index}]")
+        case dict():
+            for key, each in value.items():
+                yield from _strings(each, f"{path}.{key}".removeprefix("."))

@@ -1,0 +1,63 @@
+"""One request under way: what it still owes, and what it says at its end."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.embedder import Vectors as Rows
+from models.embedder import unit
+from pipelines.embedding.batching import Request
+from pipelines.messages import ChoiceDone, Done, Event, Failed, Scores, Timing, Usage, Vectors
+
+
+@dataclass(slots=True, eq=False)
+class Job(Request):
+    dimensions: int | None = None  # of its vectors; None: all that the model has
+    rows: Rows | None = None  # of a rerank: results so far, by index
+    cosine: bool = False  # a rerank by vectors; input 0 is the query
+    left: int = 0  # inputs without a result
+    prompt_tokens: int = 0
+    prepared: float = 0.0  # monotonic seconds, as below
+    started: float = 0.0
+
+    def take(self, indices: Sequence[int], rows: Rows, began: float, now: float) -> list[Event]:
+        """Results of some inputs, of a step from `began` to `now`; the last ones end the request."""
+        id = self.ticket.id
+        self.started = self.started or began
+        self.left -= len(indices)
+        broken = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        if broken.size:
+            index = indices[int(broken[0])]
+            what = f"The model's result for input {index} is not a finite number; nothing is returned."
+            self.left = 0
+            return [Failed(id, "invalid_output", what)]
+        events: list[Event] = []
+        if self.rows is None:
+            vectors = shortened(rows, self.dimensions).astype("<f4", copy=False)
+            events.append(Vectors(id, list(indices), vectors.tobytes()))
+        else:
+            self.rows[indices] = rows
+        return events if self.left else [*events, *self._ending(now)]
+
+    def _ending(self, now: float) -> list[Event]:
+        id, received = self.ticket.id, self.ticket.received
+        timing = Timing(
+            prepare=self.prepared - received,
+            queue=self.started - self.prepared,
+            compute=now - self.started,
+            total=now - received,
+        )
+        ending: list[Event] = [ChoiceDone(id, 0, "stop"), Done(id, Usage(prompt_tokens=self.prompt_tokens), timing)]
+        if self.rows is None:
+            return ending
+        scores: NDArray[np.float32] = self.rows[1:] @ self.rows[0] if self.cosine else self.rows[:, 0]
+        return [Scores(id, "cosine" if self.cosine else "cross_encoder", scores.tolist()), *ending]
+
+
+def shortened(vectors: Rows, dimensions: int | None) -> Rows:
+    """The first components, as unit vectors again (https://arxiv.org/abs/2205.13147)."""
+    if dimensions is None or dimensions == vectors.shape[1]:
+        return vectors
+    return unit(vectors[:, :dimensions])

@@ -1,0 +1,55 @@
+"""How many padded tokens a step takes, and how that follows the machine's speed."""
+
+from time import perf_counter
+
+import numpy as np
+
+from models.embedder import Embedder
+from pipelines.embedding.batching import Budget
+
+# Larger steps are no faster on a CPU: the activations of this many tokens still fit its caches. A GPU wants more.
+CPU_TOKENS = 1024
+GPU_TOKENS = 16384
+
+# Beside small requests, a step of a large one lasts about so long: they wait for half of it in the mean.
+SHARED_STEP_S = 0.008
+LEAST_SHARED = 64  # tokens: a shorter step is mostly the reading of the weights
+SMOOTHING = 0.05  # weight of the last step in the rate
+
+WARM_UP_LENGTH = 32  # tokens of a text
+WARM_UP_RUNS = 3
+
+
+class Pace:
+    """Keeps the steps that small requests wait for at their time, while other pipelines come and go on the machine."""
+
+    def __init__(self, tokens: int, rate: float) -> None:
+        """`tokens`: of a full step. `rate`: padded tokens a second."""
+        self._tokens = tokens
+        self._rate = rate
+
+    @property
+    def budget(self) -> Budget:
+        shared = max(LEAST_SHARED, int(SHARED_STEP_S * self._rate))
+        return Budget(self._tokens, min(self._tokens, shared))
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """A step of so many padded tokens has been run."""
+        if tokens >= LEAST_SHARED and seconds > 0:
+            self._rate += SMOOTHING * (tokens / seconds - self._rate)
+
+
+def warm_up(embedder: Embedder, tokens: int) -> Pace:
+    """Run full steps: memory is allocated now, and the fastest of them is the first guess at the pace."""
+    config = embedder.config
+    length = config.max_tokens if config.fixed_length else min(WARM_UP_LENGTH, config.max_tokens)
+    rows = max(1, tokens // length)
+    ids = np.full((rows, length), min(5, config.vocab_size - 1), dtype=np.int64)
+    fastest = float("inf")
+    for _ in range(WARM_UP_RUNS):
+        began = perf_counter()
+        embedder.texts(ids, np.ones_like(ids))
+        fastest = min(fastest, perf_counter() - began)
+    if (image := config.image) is not None:
+        embedder.images(np.zeros((1, 3, image.height, image.width), np.float32))
+    return Pace(tokens, ids.size / fastest)

@@ -1,0 +1,89 @@
+"""From a request to its inputs, on a thread of the prepare pool."""
+
+from time import monotonic
+
+import numpy as np
+
+from models.embedder_config import EmbedderConfig
+from pipelines.base import InvalidRequest, Ticket
+from pipelines.embedding.batching import Input
+from pipelines.embedding.images import load_pixels
+from pipelines.embedding.job import Job
+from pipelines.embedding.tokenize import Tokenizer, Tokens
+from pipelines.messages import (
+    EmbeddingInput,
+    EmbeddingRequest,
+    ImageBytes,
+    Request,
+    RerankRequest,
+    StringPrompt,
+    TokenPrompt,
+    Truncate,
+)
+
+
+class Preparer:
+    """Shared by the threads of the pool."""
+
+    def __init__(self, tokenizer: Tokenizer, config: EmbedderConfig) -> None:
+        self._tokenizer = tokenizer
+        self._config = config
+
+    def prepare(self, ticket: Ticket, request: Request) -> Job:
+        """Raises InvalidRequest."""
+        match request:
+            case EmbeddingRequest():
+                job = self._embedding(ticket, request)
+            case RerankRequest():
+                job = self._rerank(ticket, request)
+            case _:
+                raise InvalidRequest("this model embeds and ranks; it answers no other request", "model")
+        job.left = len(job.inputs)
+        job.prompt_tokens = sum(each.prompt_tokens for each in job.inputs)
+        job.prepared = monotonic()
+        return job
+
+    def _embedding(self, ticket: Ticket, request: EmbeddingRequest) -> Job:
+        config = self._config
+        if config.family == "cross_encoder":
+            raise InvalidRequest("this model scores pairs of texts and has no vectors; use /v1/rerank", "model")
+        if request.dimensions is not None and not 1 <= request.dimensions <= config.dimensions:
+            raise InvalidRequest(f"'dimensions' may be 1 to {config.dimensions} for this model", "dimensions")
+        texts = {i: each.text for i, each in enumerate(request.inputs) if isinstance(each, StringPrompt)}
+        params = [f"input[{i}]" for i in texts]
+        tokens = dict(zip(texts, self._tokenizer.texts([*texts.values()], request.truncate, params), strict=True))
+        job = Job(ticket, dimensions=request.dimensions)
+        for index, each in enumerate(request.inputs):
+            job.inputs.append(self._input(job, index, tokens.get(index) or each, request.truncate))
+        return job
+
+    def _input(self, job: Job, index: int, given: Tokens | EmbeddingInput, truncate: Truncate) -> Input:
+        param = f"input[{index}]"
+        match given:
+            case ImageBytes(data=data):
+                image = self._config.image
+                if image is None:
+                    raise InvalidRequest(f"{param!r} is an image, but this model embeds text alone", param)
+                return Input(job, index, "image", image.tokens, load_pixels(data, image, param), 0)
+            case TokenPrompt(ids=ids):
+                return _text(job, index, self._tokenizer.ids(ids, truncate, param))
+            case Tokens():
+                return _text(job, index, given)
+            case StringPrompt():
+                raise AssertionError("strings are tokenised together")
+
+    def _rerank(self, ticket: Ticket, request: RerankRequest) -> Job:
+        tokenizer, limit = self._tokenizer, request.max_tokens_per_document
+        cosine = self._config.family != "cross_encoder"
+        if cosine:
+            tokens = tokenizer.texts([request.query], "none", ["query"])
+            tokens += tokenizer.documents(request.documents, request.truncate, limit)
+        else:
+            tokens = tokenizer.pairs(request.query, request.documents, request.truncate, limit)
+        job = Job(ticket, cosine=cosine, rows=np.zeros((len(tokens), self._config.dimensions), np.float32))
+        job.inputs = [_text(job, index, each) for index, each in enumerate(tokens)]
+        return job
+
+
+def _text(job: Job, index: int, tokens: Tokens) -> Input:
+    return Input(job, index, "text", len(tokens.ids), tokens, tokens.count)

@@ -1,0 +1,83 @@
+"""Tiny random checkpoints, made by transformers, and helpers that run a decoder over whole prompts."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.attention import KVCache
+from models.batch import ForwardBatch, Segment
+from models.decoder import Decoder
+
+VOCAB = 320
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.2,
+    "eos_token_id": 2,
+    "bos_token_id": 1,
+}
+
+
+def blocks_for(length: int, first: int = 0) -> list[int]:
+    return list(range(first, first - (-length // 16)))
+
+
+def prefill(
+    decoder: Decoder,
+    cache: KVCache,
+    ids: Sequence[int],
+    *,
+    blocks: Sequence[int] | None = None,
+    context: int = 0,
+    rows: Tensor | None = None,
+) -> Tensor:
+    """Logits of `ids` at positions `context …`."""
+    blocks = blocks if blocks is not None else blocks_for(context + len(ids))
+    positions = torch.arange(context, context + len(ids))
+    segment = Segment(len(ids), context, blocks)
+    return decoder.forward(ForwardBatch("prefill", torch.tensor(ids), positions, [segment], rows), cache)
+
+
+def decode(
+    decoder: Decoder, cache: KVCache, ids: Sequence[int], *, context: int, blocks: Sequence[int] | None = None
+) -> Tensor:
+    """Logits of generated `ids`, the first of which stands at position `context`."""
+    blocks = blocks if blocks is not None else blocks_for(context + len(ids))
+    positions = torch.arange(context, context + len(ids))
+    segment = Segment(len(ids), context, blocks)
+    return decoder.forward(ForwardBatch("decode", torch.tensor(ids), positions, [segment]), cache)
+
+
+@pytest.fixture(scope="session")
+def save_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Any]]:
+    """Makes a random model of a transformers config class, saves it with a tokenizer, returns (folder, model)."""
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    def save(family: str, *, shard_size: str = "1GB", **overrides: Any) -> tuple[Path, Any]:
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{family}Config")(**{**SHAPE, **overrides})
+        model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+        with torch.no_grad():  # norms and biases start as ones and zeros, which would hide that they are ignored
+            for name, parameter in model.named_parameters():
+                if parameter.ndim == 1:
+                    parameter.add_(torch.randn_like(parameter) * 0.2)
+        folder = tmp_path_factory.mktemp(family)
+        model.save_pretrained(folder, max_shard_size=shard_size)
+        alphabet = {char: id for id, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+        tokenizer = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        tokenizer.save(str(folder / "tokenizer.json"))
+        return folder, model
+
+    return save

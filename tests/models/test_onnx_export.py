@@ -1,0 +1,151 @@
+"""Exports of tiny random checkpoints, against transformers."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from models.embedder import EmbedderOptions, load_embedder
+from models.embedder_config import read_embedder
+from models.embedding_graphs import build, pooled
+from models.errors import ModelLoadError
+from models.onnx import OnnxSession, SessionOptions
+from models.onnx_build import build_graphs, verify
+from models.onnx_export import ExportOptions, cache_entry, exported, fingerprint
+from tests.models import checkpoints
+
+LENGTHS = (9, 4, 2)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """The exporter's own warnings are not ours to mend."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "checkpoint"
+    path.mkdir()
+    return path
+
+
+def texts(vocab_size: int, pad_id: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    ids = torch.randint(4, vocab_size, (len(LENGTHS), max(LENGTHS)), generator=generator)
+    mask = torch.zeros_like(ids)
+    for row, length in enumerate(LENGTHS):
+        mask[row, :length] = 1
+        ids[row, length:] = pad_id
+    return ids, mask
+
+
+def test_two_that_start_at_once_share_one_export_that_equals_torch(folder: Path, cache: Path) -> None:
+    """Through the process that does it for a worker, and with what an interrupted one left behind."""
+    checkpoints.bert(folder)
+    entry = cache_entry(folder, ExportOptions())
+    left = entry.parent / f".{entry.name}.partial-1"
+    left.mkdir(parents=True)
+    (left / "text.onnx").write_bytes(b"half")
+    start = "import sys; from models.onnx_export import *; exported(Path(sys.argv[1]), ExportOptions(), threads=1)"
+    children = [subprocess.Popen([sys.executable, "-c", start, str(folder)], env=os.environ) for _ in range(2)]
+    assert [child.wait() for child in children] == [0, 0]
+    assert [path.name for path in entry.parent.iterdir() if path.is_dir()] == [entry.name]
+
+    ids, mask = texts(200)
+    embedder = load_embedder(folder, EmbedderOptions(device="cpu"))
+    found = embedder.texts(ids.numpy(), mask.numpy())
+    model = transformers.BertModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        states = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    wanted = torch.nn.functional.normalize(pooled(states, mask, "mean"), dim=-1)
+    np.testing.assert_allclose(found, wanted.numpy(), atol=1e-6)
+
+
+def test_other_weights_other_options_another_export(folder: Path, tmp_path: Path) -> None:
+    checkpoints.bert(folder)
+    other = tmp_path / "other"
+    other.mkdir()
+    checkpoints.bert(other, seed=1)
+    assert fingerprint(folder) == fingerprint(folder)
+    assert fingerprint(folder) != fingerprint(other)
+    options = [ExportOptions(), ExportOptions(dtype="float16"), ExportOptions(quantization="int8")]
+    assert len({cache_entry(path, each) for path in (folder, other) for each in options}) == 6
+    before = cache_entry(folder, ExportOptions())
+    config = json.loads((folder / "config.json").read_text())
+    checkpoints.write(folder / "config.json", {**config, "layer_norm_eps": 1e-3})
+    assert cache_entry(folder, ExportOptions()) != before
+
+
+def test_a_checkpoint_that_cannot_be_exported_says_why(folder: Path, cache: Path) -> None:
+    checkpoints.bert(folder, labels=3)
+    with pytest.raises(ModelLoadError, match="3 labels"):
+        exported(folder, ExportOptions(), threads=1)
+    assert not [path for path in (cache / "multimodal-gateway" / "onnx").iterdir() if path.is_dir()]
+
+
+def test_a_graph_that_disagrees_with_torch_is_refused(folder: Path, tmp_path: Path) -> None:
+    checkpoints.bert(folder)
+    build_graphs(folder, ExportOptions(), tmp_path, 1)
+    config = read_embedder(folder)
+    reference = build(folder, config, dtype=torch.float32, attention="eager")["text"]
+    verify(reference, config, "text", tmp_path / "text.onnx", ExportOptions())
+    with torch.no_grad():
+        next(reference.parameters()).mul_(1.5)
+    with pytest.raises(ModelLoadError, match="differs from torch"):
+        verify(reference, config, "text", tmp_path / "text.onnx", ExportOptions())
+
+
+def test_a_cross_encoder_scores_pairs(folder: Path, tmp_path: Path) -> None:
+    checkpoints.bert(folder, labels=1)
+    build_graphs(folder, ExportOptions(), tmp_path, 1)
+    session = OnnxSession(tmp_path / "text.onnx", SessionOptions())
+    ids, mask = texts(200)
+    types = (torch.arange(max(LENGTHS)) >= 3).long() * mask
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    (found,) = session.run({name: value.numpy() for name, value in inputs.items()})
+    model = transformers.BertForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        wanted = torch.sigmoid(model(**inputs).logits)
+    np.testing.assert_allclose(found, wanted.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "least_cosine"),
+    [
+        (ExportOptions(quantization="int8"), 0.999),
+        (ExportOptions(dtype="float16", fused_attention=True), 0.999),
+    ],
+)
+def test_other_forms_of_a_graph_stay_near(
+    folder: Path, tmp_path: Path, options: ExportOptions, least_cosine: float
+) -> None:
+    checkpoints.bert(folder)
+    build_graphs(folder, options, tmp_path, 1)
+    session = OnnxSession(tmp_path / "text.onnx", SessionOptions())
+    reference = build(folder, read_embedder(folder), dtype=torch.float32, attention="eager")["text"]
+    ids, mask = texts(200)
+    (found,) = session.run({"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
+    with torch.no_grad():
+        wanted = reference(ids, mask).numpy()
+    assert (found * wanted).sum(1).min() >= least_cosine
+    (alone,) = session.run(
+        {"input_ids": ids[2:, : LENGTHS[2]].numpy(), "attention_mask": mask[2:, : LENGTHS[2]].numpy()}
+    )
+    assert np.abs(alone - found[2:]).max() < 2e-3  # neighbours and padding don't matter
