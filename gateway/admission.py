@@ -50,19 +50,21 @@ class Slots:
         self._limit = limit
         self._streams = streams
         self.used = 0
+        self.total = 0  # what may be held now; 0 while the replica is not ready
+        self.refresh()
 
-    @property
-    def total(self) -> int:
-        """What may be held now; 0 while the replica is not ready."""
+    def refresh(self) -> None:
+        """Look at the replica again: it has changed."""
         ready = self.backend.ready
         if ready is None or self.backend.state is not State.READY:
-            return 0
+            self.total = 0
+            return
         announced = ready.streams if self._streams else ready.slots
-        return announced if self._limit is None else min(announced, self._limit)
+        self.total = announced if self._limit is None else min(announced, self._limit)
 
     @property
     def free(self) -> int:
-        return max(0, self.total - self.used)
+        return max(0, self.total - self.used)  # a replica that came back with fewer may be overdrawn for a while
 
     def fits(self, units: int) -> bool:
         """Whether a request of `units` may start; one that is larger than all slots together takes them all."""
@@ -120,21 +122,15 @@ class Admission:
         self._run = 0  # interactive grants since the last batch one, while batch waits
         self._hold = UNMEASURED_HOLD_S  # mean seconds that a unit is held
         self._load_seconds: float | None = None
+        self.total = 0  # units that ready replicas take
+        self.used = 0  # units that are held
         for slots in self._replicas:
             slots.backend.subscribe(self._changed)
         self._changed()
 
     @property
     def waiting(self) -> int:
-        return sum(map(len, self._queues.values()))
-
-    @property
-    def total(self) -> int:
-        return sum(slots.total for slots in self._replicas)
-
-    @property
-    def used(self) -> int:
-        return sum(slots.used for slots in self._replicas)
+        return len(self._queues["interactive"]) + len(self._queues["batch"])
 
     async def acquire(self, units: int = 1, priority: Priority = "interactive", deadline: float | None = None) -> Lease:
         """A lease on a ready replica, waiting in the queue where none has room. `deadline` is on the monotonic clock.
@@ -168,6 +164,7 @@ class Admission:
     def give_back(self, slots: Slots, units: int, held: float) -> None:
         """For `Lease.release` alone."""
         slots.used -= units
+        self.used -= units
         self._hold += 0.1 * (held - self._hold)
         self._serve()
         self._tell()
@@ -223,14 +220,17 @@ class Admission:
     def _grant(self, slots: Slots, units: int) -> Lease:
         units = min(units, slots.total)
         slots.used += units
+        self.used += units
         self._tell()
         return Lease(self, slots, units)
 
     def _changed(self) -> None:
         """A replica came, went, or gave up."""
         for slots in self._replicas:
+            slots.refresh()
             if (ready := slots.backend.ready) is not None:
                 self._load_seconds = ready.load_seconds
+        self.total = sum(slots.total for slots in self._replicas)
         if not any(s.backend.state in (State.LOADING, State.READY, State.RESTARTING) for s in self._replicas):
             for queue in self._queues.values():
                 for waiter in queue:

@@ -18,6 +18,8 @@ ENDPOINTS = (
     ("text", "POST", "/v1/completions", "text completion"),
     ("embedding", "POST", "/v1/embeddings", "vectors of texts"),
     ("embedding", "POST", "/v1/rerank", "documents by relevance to a query"),
+    ("audio", "POST", "/v1/audio/transcriptions", "speech to text; /v1/audio/translations: to English"),
+    ("audio", "WS", "/v1/realtime, /v1/audio/stream", "live transcription"),
     (None, "GET", "/v1/models", "what is served"),
     (None, "GET", "/metrics, /v1/metrics", "Prometheus, JSON percentiles"),
     (None, "GET", "/health, /ready", "for probes; open"),

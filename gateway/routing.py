@@ -51,8 +51,11 @@ class Route:
 
 
 def _freest(replicas: Sequence[Slots], units: int) -> Slots | None:
-    fitting = [slots for slots in replicas if slots.fits(units)]
-    return max(fitting, key=lambda slots: slots.free, default=None)
+    best: Slots | None = None
+    for slots in replicas:
+        if slots.fits(units) and (best is None or slots.free > best.free):
+            best = slots
+    return best
 
 
 def _fingerprint(settings: ModelSettings) -> str:

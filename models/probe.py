@@ -6,6 +6,8 @@ import msgspec
 import torch
 from msgspec import Struct
 
+from models.linear import packs_bf16
+
 
 class Gpu(Struct, frozen=True):
     name: str
@@ -46,7 +48,7 @@ def probe() -> Probe:
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         int8_cpu=_has("_weight_int8pack_mm"),
         int4_cpu=_has("_weight_int4pack_mm_for_cpu"),
-        bf16_cpu=bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) if torch.backends.mkldnn.is_available() else False,
+        bf16_cpu=packs_bf16(),
     )
 
 

@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 # Where the child finds this code, whatever its working directory is.
 ROOT = str(Path(pipelines.__file__).parent.parent)
 
-# Turns that an OpenMP thread spins at a barrier before it sleeps: enough to bridge two small operations (some ten µs), and
-# what libgomp itself takes where it sees more threads than cores. It does not see those of other workers: with its usual
-# 300,000, workers that share cores burn their time slices in waiting for each other, and steps take many times as long.
+# Turns that an OpenMP thread spins at a barrier before it sleeps: enough to bridge two small operations (some ten µs),
+# and what libgomp itself takes where it sees more threads than cores. It does not see those of other workers: with its
+# usual 300,000, workers that share cores burn their time slices in waiting, and steps take many times as long.
 SPIN = "1000"
 
 REAP_PAUSE = (0.002, 0.1)  # seconds between two looks at a process that is on its way out: first, longest

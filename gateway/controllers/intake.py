@@ -7,9 +7,9 @@ from litestar import Request
 from litestar.datastructures import State
 from msgspec import Struct
 
-from gateway.asgi import Scope, header
+from gateway.asgi import Receive, Scope, header
 from gateway.auth import Principal
-from gateway.errors import ApiError, bad_request, unsupported_media_type
+from gateway.errors import ApiError, bad_request, client_closed, unsupported_media_type
 from gateway.settings import ModelSettings
 from metrics.timeline import Timeline
 from pipelines.messages import Priority
@@ -33,7 +33,17 @@ async def json_body(request: HttpRequest) -> bytes:
     content_type = _header(request, "content-type")
     if content_type is not None and not content_type.lower().startswith(b"application/json"):
         raise unsupported_media_type("application/json")
-    return await request.body()
+    # Read without Litestar's stream of chunks: it is nearly always one message.
+    receive = cast(Receive, request.receive)
+    parts: list[bytes] = []
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise client_closed()
+        parts.append(message["body"])
+        more = message.get("more_body", False)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def terms(request: HttpRequest, settings: ModelSettings) -> Terms:

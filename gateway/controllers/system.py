@@ -4,6 +4,7 @@ from time import time
 
 from litestar import Controller, Response, get
 from litestar.di import NamedDependency
+from litestar.params import FromPath
 from msgspec import Struct
 
 from gateway.errors import model_not_found
@@ -58,7 +59,7 @@ class SystemController(Controller):
         security=[{}],
         sync_to_thread=False,
     )
-    def model_ready(self, fleet: TheFleet, model: str) -> Response[ModelStatus]:
+    def model_ready(self, fleet: TheFleet, model: FromPath[str]) -> Response[ModelStatus]:
         name = model.strip("/")
         try:
             body = fleet.status(name)
@@ -71,7 +72,7 @@ class SystemController(Controller):
         return ModelList([_card(route, route.name) for route in fleet.routes])
 
     @get("/v1/models/{model:path}", summary="One model, by its name or an alias", sync_to_thread=False)
-    def model(self, fleet: TheFleet, model: str) -> ModelCard:
+    def model(self, fleet: TheFleet, model: FromPath[str]) -> ModelCard:
         name = model.strip("/")
         for route in fleet.routes:
             if name == route.name or name in route.aliases:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import SEEK_SET, FileIO
 
 import av
 import numpy as np
@@ -28,7 +29,7 @@ def decode_file(path: str, max_seconds: float) -> Samples:
     try:
         # Playlists name other files and addresses: nothing but what was uploaded is opened, by no protocol.
         with (
-            open(path, "rb") as file,
+            _Upload(path) as file,
             av.open(file, metadata_errors="ignore", options={"protocol_whitelist": "none"}) as container,
         ):
             if not container.streams.audio:
@@ -67,6 +68,16 @@ def _frames(container: InputContainer, stream: AudioStream) -> Iterator[AudioFra
         pass  # AAC and others without an end-of-stream mark
     if broken > max(1, packets * MAX_BROKEN_SHARE):
         raise InvalidRequest(f"The file is damaged: {broken} of its {packets} audio packets can't be decoded.", "file")
+
+
+class _Upload(FileIO):
+    """A file for FFmpeg, which seeks where a damaged header says."""
+
+    def seek(self, offset: int, whence: int = SEEK_SET, /) -> int:
+        try:
+            return super().seek(offset, whence)
+        except OSError:
+            return -1
 
 
 @dataclass(slots=True)

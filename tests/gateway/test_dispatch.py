@@ -349,10 +349,10 @@ class Connection:
         return [message["body"] for message in self.sent if message["type"] == "http.response.body"]
 
 
-def reply(backend: ScriptedBackend, book: Book, **job: Any) -> Reply:
+def reply(backend: ScriptedBackend, book: Book, timeout: float = 10.0, **job: Any) -> Reply:
     route = ScriptedFleet(book).serve(SETTINGS, [backend])
     request = TextRequest(prompts=[ChatPrompt([])])
-    exchange = Exchange(Job("id", route, request, 1, 10.0, **job), Timeline(), book)
+    exchange = Exchange(Job("id", route, request, 1, timeout, **job), Timeline(), book)
     return Reply(exchange, ChatStream(Head("id", 0, "m", "fp"), 1, include_usage=False))
 
 
@@ -401,6 +401,26 @@ async def test_a_server_that_gives_up_closes_its_requests() -> None:
         await task
     assert call.aborted
     assert book.outcomes == ["cancelled"]
+
+
+async def test_a_client_that_takes_nothing_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its deadline passes in a write; the error frame is not waited for without end either."""
+    monkeypatch.setattr(gateway.dispatch, "LAST_WORDS_S", 0.02)
+    book = Book()
+    bodies: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            bodies.append(message["body"])
+            await asyncio.get_running_loop().create_future()
+
+    backend = ScriptedBackend(answer=lambda call: call.text("x"))
+    async with asyncio.timeout(5):
+        await reply(backend, book, timeout=0.05)({}, Connection().receive, send)
+    assert len(bodies) == 2
+    assert b"deadline_exceeded" in bodies[1]
+    assert book.outcomes == ["deadline_exceeded"]
+    assert backend.calls[0].aborted
 
 
 async def test_a_client_that_leaves_with_the_last_bytes_has_its_answer() -> None:

@@ -192,7 +192,7 @@ async def test_a_client_that_leaves_during_its_body_is_no_bug() -> None:
         {"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}
     )
     with pytest.raises(ApiError) as caught:
-        await BodyGuard(read_body, 100)(scope, receive, send)
+        await BodyGuard(read_body, 100, 100)(scope, receive, send)
     assert caught.value.status == 499
 
 
