@@ -15,6 +15,16 @@ _HF_ARCHITECTURES = {
     "Qwen3ForCausalLM": "qwen3",
 }
 
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+    "rms_norm_eps",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
@@ -77,7 +87,11 @@ def from_hf(config: Mapping[str, Any]) -> DecoderConfig:
         raise ModelLoadError(f"architecture {named} is not supported (supported: {known}); {UPSTREAM}")
     _require(config.get("hidden_act", "silu") in ("silu", "swish"), named, f"hidden_act={config.get('hidden_act')}")
     _require(not config.get("use_sliding_window"), named, "use_sliding_window=true")
-    _require(not config.get("quantization_config"), named, "an already quantised checkpoint (quantization_config)")
+    quantisation = config.get("quantization_config")
+    _require(not quantisation, named, f"quantised weights ({(quantisation or {}).get('quant_method')})")
+    missing = [name for name in _SIZES if config.get(name) is None]
+    if missing:
+        raise ModelLoadError(f"config.json of {named} lacks {', '.join(missing)}")
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     bias = architecture == "qwen2" or bool(config.get("attention_bias"))
     return DecoderConfig(

@@ -94,7 +94,10 @@ def detect_kind(path: Path) -> Kind:
     config_file = path / "config.json"
     if not config_file.is_file():
         raise SourceError(f"{path} has no config.json, so its kind is not known; set `kind`")
-    config = json.loads(config_file.read_text())
+    try:
+        config = json.loads(config_file.read_text())
+    except ValueError as error:
+        raise SourceError(f"{config_file} is not valid JSON, so its kind is not known: {error}") from error
     if "alignment_heads" in config or config.get("model_type") == "whisper":
         return "audio"
     if (path / "modules.json").is_file() or (path / "1_Pooling").is_dir():

@@ -121,7 +121,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise ModelLoadError(f"{path} has no tokenizer.json; save the model's fast tokenizer there")
     try:
         backend = tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # noqa: BLE001 - the only type that tokenizers raises
+    except Exception as error:
         raise ModelLoadError(f"{file} can't be read: {error}") from error
     backend.no_padding()
     backend.no_truncation()

@@ -1,6 +1,6 @@
 """Turns a checkpoint's tensors into a decoder's weights, in the form that the operator asked for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -87,38 +87,49 @@ def _grouped(weight: Tensor | Int8Weight) -> bool:
 
 
 def build_weights(config: DecoderConfig, checkpoint: Checkpoint, factory: LinearFactory) -> DecoderWeights:
-    """Raises ModelLoadError where a tensor is missing."""
+    """Raises ModelLoadError where a tensor is missing, or of another shape than the config says."""
+    hidden, intermediate = config.hidden_size, config.intermediate_size
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
 
-    def norm(name: str) -> Tensor:
-        return factory.vector(checkpoint.weight(f"{name}.weight"))
+    def checked(name: str, *expected: int) -> Weight:
+        weight = checkpoint.weight(name)
+        shape = tuple(weight.shape if isinstance(weight, Tensor) else weight.codes.shape)
+        if shape != expected:
+            raise ModelLoadError(f"{name} is {shape}, where the model's config says {expected}")
+        return weight
 
-    def linear(prefix: str, names: Sequence[str], bias: bool) -> Linear:
-        weights = [checkpoint.weight(f"{prefix}.{name}.weight") for name in names]
-        biases = [checkpoint.weight(f"{prefix}.{name}.bias") for name in names] if bias else []
+    def norm(name: str, size: int = hidden) -> Tensor:
+        return factory.vector(checked(f"{name}.weight", size))
+
+    def linear(prefix: str, rows: Mapping[str, int], columns: int, bias: bool) -> Linear:
+        """Those of `rows` (name -> outputs) share the input of `columns`."""
+        weights = [checked(f"{prefix}.{name}.weight", count, columns) for name, count in rows.items()]
+        biases = [checked(f"{prefix}.{name}.bias", count) for name, count in rows.items()] if bias else []
         return factory.linear(weights, biases)
 
     def qk_norm(attention: str) -> Tensor:
         """[heads + kv_heads, head_dim]"""
-        query, key = norm(f"{attention}.q_norm"), norm(f"{attention}.k_norm")
-        return torch.cat((query.expand(config.num_heads, -1), key.expand(config.num_kv_heads, -1)))
+        of_query, of_key = (norm(f"{attention}.{name}", config.head_dim) for name in ("q_norm", "k_norm"))
+        return torch.cat((of_query.expand(config.num_heads, -1), of_key.expand(config.num_kv_heads, -1)))
 
     def layer(index: int) -> LayerWeights:
         prefix = f"model.layers.{index}"
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
         return LayerWeights(
             attention_norm=norm(f"{prefix}.input_layernorm"),
-            qkv=linear(attention, ("q_proj", "k_proj", "v_proj"), config.qkv_bias),
+            qkv=linear(attention, {"q_proj": query, "k_proj": key, "v_proj": key}, hidden, config.qkv_bias),
             qk_norm=qk_norm(attention) if config.qk_norm else None,
-            output=linear(attention, ("o_proj",), config.output_bias),
+            output=linear(attention, {"o_proj": hidden}, query, config.output_bias),
             mlp_norm=norm(f"{prefix}.post_attention_layernorm"),
-            gate_up=linear(mlp, ("gate_proj", "up_proj"), config.mlp_bias),
-            down=linear(mlp, ("down_proj",), config.mlp_bias),
+            gate_up=linear(mlp, {"gate_proj": intermediate, "up_proj": intermediate}, hidden, config.mlp_bias),
+            down=linear(mlp, {"down_proj": hidden}, intermediate, config.mlp_bias),
         )
 
-    embedding = checkpoint.weight("model.embed_tokens.weight")
+    embedding = checked("model.embed_tokens.weight", config.vocab_size, hidden)
+    tied = config.tie_word_embeddings
     return DecoderWeights(
         embedding=factory.embedding(embedding),
         layers=[layer(index) for index in range(config.num_layers)],
         norm=norm("model.norm"),
-        head=factory.head(embedding if config.tie_word_embeddings else checkpoint.weight("lm_head.weight")),
+        head=factory.head(embedding if tied else checked("lm_head.weight", config.vocab_size, hidden)),
     )

@@ -36,7 +36,7 @@ class LogMel:
 
         view = np.lib.stride_tricks.sliding_window_view(padded, N_FFT)[: spoken * HOP : HOP]
         spectrum = np.fft.rfft(view * self._window, axis=1)
-        power = np.square(spectrum.real) + np.square(spectrum.imag)
+        power = np.abs(spectrum) ** 2  # as the reference has it, to the last bit
         mel = np.full((self._filters.shape[0], frames), FLOOR, np.float32)
         np.maximum(self._filters @ power.T, FLOOR, out=mel[:, :spoken])
         log = np.log10(mel, out=mel)

@@ -60,7 +60,8 @@ Timed = tuple[AlignedWord, float, float]  # a word, its start and end in the who
 
 
 def _whole_words(words: Sequence[AlignedWord]) -> list[AlignedWord]:
-    """Punctuation joined to the word that it belongs to."""
+    """Punctuation joined to the word that it belongs to, and what has no space before it to the word before."""
+    spaced = 2 * sum(word.text.startswith(" ") for word in words) > len(words)  # else each character is a word
     joined: list[AlignedWord] = []
     opening: AlignedWord | None = None
     for word in words:
@@ -70,7 +71,7 @@ def _whole_words(words: Sequence[AlignedWord]) -> list[AlignedWord]:
         bare = word.text.strip()
         if bare in OPENING and word.text.startswith(" "):
             opening = word
-        elif joined and not word.text.startswith(" ") and not any(map(str.isalnum, bare)):
+        elif joined and not word.text.startswith(" ") and (spaced or not any(map(str.isalnum, bare))):
             joined[-1] = _join(joined[-1], word, probability=joined[-1].probability)
         else:
             joined.append(word)

@@ -27,13 +27,17 @@ def load_pixels(data: bytes, config: ImageConfig, param: str) -> Pixels:
                 return preprocess(upright.convert("RGB"), config)
     except UnidentifiedImageError:
         raise InvalidRequest(f"{param!r} is no picture that is read here ({', '.join(FORMATS)})", param) from None
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError:  # the library's own limit, which is above ours
+        raise InvalidRequest(f"{param!r} has more pixels than the {MAX_PIXELS} that are accepted", param) from None
+    except (OSError, ValueError, SyntaxError, EOFError) as error:
         raise InvalidRequest(f"{param!r} can't be decoded: {error}", param) from None
 
 
 def _check_size(width: int, height: int, config: ImageConfig, param: str) -> None:
     if width * height > MAX_PIXELS:
-        raise InvalidRequest(f"{param!r} has {width} × {height} pixels, but at most {MAX_PIXELS} are accepted", param)
+        raise InvalidRequest(
+            f"{param!r} has {width} × {height} pixels, more than the {MAX_PIXELS} that are accepted", param
+        )
     edge = config.shortest_edge or 0
     if edge * edge * max(width, height) > MAX_PIXELS * min(width, height):  # a thin strip grows when it is resized
         raise InvalidRequest(f"{param!r} is {width} × {height}, which is too long and thin", param)

@@ -122,7 +122,6 @@ class Detokenizer:
             complete = [matcher for matcher in self._matchers if matcher.advance(character)]
             if complete:
                 self.stop = complete[0].needle
-                self.decoded -= len(text) - position
                 text = text[:position]
                 return self._release(len(self._held) + position - len(self.stop), text)
         return self._release(len(self._held) + len(text) - max(m.matched for m in self._matchers), text)

@@ -34,7 +34,7 @@ def read_logits(plan: Plan, logits: Tensor) -> list[Result]:
             scores.append(())
             continue
         sequence = chunk.sequence
-        scored = sequence.tokens[chunk.start + 1 : min(chunk.start + chunk.length + 1, sequence.prompt_length)]
+        scored = sequence.tokens[chunk.start + 1 : chunk.start + chunk.length + 1]  # there is no output yet
         scores.append(token_logprobs(logits[start : start + len(scored)], scored, sequence.params.logprobs or 0))
 
     rows = logits if len(drawing) == end else logits[drawing]

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks [--only NAME …] [--quick] [--out docs/]`"""
+"""`python -m tests.benchmarks [--only NAME …] [--quick] [--out DIRECTORY]`"""
 
 import argparse
 import os
@@ -18,9 +18,8 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.harness import Bench
-from tests.benchmarks.llama_environment import Unavailable
 from tests.benchmarks.machine import describe
-from tests.benchmarks.processes import ProcessFailed
+from tests.benchmarks.processes import ROOT, MeasurementFailed
 from tests.benchmarks.report import line, write
 
 COMPARISONS: Mapping[str, Callable[[Bench], Iterator[Figure]]] = {
@@ -51,7 +50,7 @@ def main() -> int:
                         print(f"{figure.definition}:")
                     figures.append(figure)
                     print(f"  {line(figure)}", flush=True)
-            except (Unavailable, ProcessFailed) as reason:
+            except MeasurementFailed as reason:
                 failed = True
                 bench.notes.append(f"{name} was not measured in full: {reason}")
                 _say(bench.notes[-1])
@@ -59,8 +58,10 @@ def main() -> int:
         bench.close()
     for note in bench.notes:
         _say(f"note: {note}")
-    if arguments.out:
-        write(arguments.out, describe(), figures, bench.notes, bench.rounds, time.monotonic() - started)
+    everything = not arguments.only and not arguments.quick
+    out = arguments.out or (ROOT / "docs" if everything else None)
+    if out:
+        write(out, describe(), figures, bench.notes, bench.rounds, time.monotonic() - started)
     return int(failed or any(figure.verdict == "below the floor" for figure in figures))
 
 
@@ -68,7 +69,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Measure, in ratios.")
     parser.add_argument("--only", nargs="+", choices=COMPARISONS, metavar="NAME", help=", ".join(COMPARISONS))
     parser.add_argument("--quick", action="store_true", help="one short round: whether it works, not how fast")
-    parser.add_argument("--out", type=Path, help="write benchmarks.md and benchmarks.json there")
+    parser.add_argument("--out", type=Path, help="where to write benchmarks.md and .json (docs/, if all is measured)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each engine")
     return parser.parse_args()
 

@@ -11,6 +11,8 @@ import httptools
 import msgspec
 import uvloop
 
+from tests.benchmarks.processes import MeasurementFailed
+
 T = TypeVar("T")
 
 _TEXT = re.compile(rb'"(?:text|content)":"(?!")')
@@ -100,7 +102,7 @@ async def post(port: int, path: str, body: object) -> Reply:
 
 
 async def saturate(port: int, path: str, body: bytes, *, connections: int, requests: int) -> float:
-    """Seconds that `requests` equal ones take, `connections` at a time. Raises RuntimeError for an answer but 200."""
+    """Seconds that `requests` equal ones take, `connections` at a time. Raises MeasurementFailed for an answer but 200."""
     opened = [await Connection.open(port) for _ in range(connections)]
     left = iter(range(requests))
 
@@ -108,7 +110,7 @@ async def saturate(port: int, path: str, body: bytes, *, connections: int, reque
         for _ in left:
             reply = await connection.post(path, body)
             if reply.status != 200:
-                raise RuntimeError(f"{reply.status}: {reply.body!r}")
+                raise MeasurementFailed(f"{reply.status}: {reply.body!r}")
 
     start = monotonic()
     await asyncio.gather(*map(client, opened))

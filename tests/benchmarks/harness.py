@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from gateway.backends.process import SPIN
 from pipelines.messages import ModelSpec
 from tests.benchmarks.processes import Process, Server, Service, free_port
 
@@ -78,26 +79,40 @@ class Bench:
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    def service(self, name: str, *arguments: str, module: str, python: str = sys.executable) -> Service:
-        """The service of this name, started at the first call."""
+    def service(
+        self,
+        name: str,
+        *arguments: str,
+        module: str,
+        python: str = sys.executable,
+        env: Mapping[str, str] | None = None,
+    ) -> Service:
+        """The service of this name, started at the first call; it is loaded, and has run once."""
         found = self._processes.get(name)
         if found is None:
-            found = self.spawn(name, *arguments, module=module, python=python)
+            found = self.spawn(name, *arguments, module=module, python=python, env=env)
             self._processes[name] = found
+            found.generate(self.prompts(1, 8), 2)
         assert isinstance(found, Service)
         return found
 
-    def spawn(self, name: str, *arguments: str, module: str, python: str = sys.executable) -> Service:
+    def spawn(
+        self,
+        name: str,
+        *arguments: str,
+        module: str,
+        python: str = sys.executable,
+        env: Mapping[str, str] | None = None,
+    ) -> Service:
         """A service for its caller to stop."""
         self.say(f"starting {name}")
         command = [python, "-m", f"tests.benchmarks.services.{module}", *arguments]
-        return Service(name, command, self.logs, {"OMP_NUM_THREADS": str(self.threads)})
+        return Service(name, command, self.logs, {"OMP_NUM_THREADS": str(self.threads), **(env or {})})
 
-    def engine(self, **options: object) -> Service:
-        """The text pipeline in a process of its own. `options` replace fields of its ModelSpec."""
-        name = "engine" + "".join(f"-{value}" for value in options.values())
-        spec = msgspec.structs.replace(self.spec(), **options)
-        return self.service(name, msgspec.json.encode(spec).decode(), module="engine")
+    def engine(self) -> Service:
+        """The text pipeline in a process of its own, its threads spinning no longer than a worker's."""
+        spec = msgspec.json.encode(self.spec()).decode()
+        return self.service("engine", spec, module="engine", env={"GOMP_SPINCOUNT": SPIN})
 
     def gateway(self, model: str) -> Server:
         """A gateway with one model (MODEL or FAKE), as `gateway serve` starts it."""

@@ -7,6 +7,7 @@ from functools import partial
 from tests.benchmarks import client
 from tests.benchmarks.figures import Figure, at_least, ratio
 from tests.benchmarks.harness import MODEL, Bench, Subject
+from tests.benchmarks.processes import MeasurementFailed
 
 PROMPT, DECODED = 128, 256
 STREAMS = {1: at_least(0.9), 8: None}
@@ -43,5 +44,5 @@ async def _last_text(port: int, bodies: list[dict[str, object]]) -> float:
     replies = await asyncio.gather(*(client.post(port, "/v1/completions", body) for body in bodies))
     for reply in replies:
         if reply.status != 200 or not reply.body.endswith(b"[DONE]\n\n"):
-            raise RuntimeError(f"{reply.status}: {reply.body[-300:]!r}")
+            raise MeasurementFailed(f"{reply.status}: {reply.body[-300:]!r}")
     return max(reply.stamps[-1] for reply in replies)

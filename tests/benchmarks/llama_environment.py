@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from tests.benchmarks.processes import ROOT
+from tests.benchmarks.processes import ROOT, MeasurementFailed
 
 VERSION = "0.3.36"
 DIRECTORY = ROOT / ".venv-llama"
@@ -23,7 +23,7 @@ llama.eval(list(range(1000, 1032)))
 """
 
 
-class Unavailable(Exception):
+class Unavailable(MeasurementFailed):
     """It can't be built or run here; the text says why."""
 
 

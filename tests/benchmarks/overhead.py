@@ -9,7 +9,7 @@ import msgspec
 from tests.benchmarks import client
 from tests.benchmarks.figures import Bounds, Figure, at_most, ratio
 from tests.benchmarks.harness import FAKE, Bench, Subject
-from tests.benchmarks.processes import Server, free_port
+from tests.benchmarks.processes import MeasurementFailed, Server, free_port
 
 PATH = "/v1/chat/completions"
 CONCURRENCY = (1, 16)
@@ -72,7 +72,7 @@ def _bare(bench: Bench, gateway: Server, plain: bytes, streamed: bytes) -> Serve
         reply = await connection.post(PATH, body)
         connection.close()
         if reply.status != 200:
-            raise RuntimeError(f"{reply.status}: {reply.body!r}")
+            raise MeasurementFailed(f"{reply.status}: {reply.body!r}")
         return reply.body
 
     directory = bench.logs / "bare"

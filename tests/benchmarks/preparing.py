@@ -10,6 +10,7 @@ import numpy as np
 from tests.benchmarks import client
 from tests.benchmarks.figures import Figure, at_most, ratio
 from tests.benchmarks.harness import MODEL, Bench, Subject
+from tests.benchmarks.processes import MeasurementFailed
 
 DECODED, PROMPTS = 256, 8
 WORDS = 20_000  # of a prompt: more than any context, so that it is tokenised and then refused, never run
@@ -51,11 +52,11 @@ async def _gaps(port: int, tokens: int, beside: int) -> list[float]:
     ]
     for reply in await asyncio.gather(*refused):
         if b"context_length_exceeded" not in reply.body:
-            raise RuntimeError(f"not refused for its length: {reply.status} {reply.body[:300]!r}")
+            raise MeasurementFailed(f"not refused for its length: {reply.status} {reply.body[:300]!r}")
     reply = await decode
     connection.close()
     if reply.status != 200:
-        raise RuntimeError(f"{reply.status}: {reply.body[:300]!r}")
+        raise MeasurementFailed(f"{reply.status}: {reply.body[:300]!r}")
     return [later - earlier for earlier, later in pairwise(reply.stamps)]
 
 

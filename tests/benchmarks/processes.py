@@ -17,7 +17,11 @@ ROOT = Path(__file__).parents[2]
 START_S = 60.0
 
 
-class ProcessFailed(Exception):
+class MeasurementFailed(Exception):
+    """What was to be measured did not happen; the text says what did."""
+
+
+class ProcessFailed(MeasurementFailed):
     """A process under test ended or never answered; the text is the end of its log."""
 
 
@@ -34,7 +38,7 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+                env={**_inherited(), "PYTHONPATH": str(ROOT), **(env or {})},
             )
         self._process = psutil.Process(self._popen.pid)
 
@@ -112,6 +116,11 @@ class Server(Process):
             except (urllib.error.URLError, ConnectionError, TimeoutError):
                 time.sleep(0.05)
         raise self.failure()
+
+
+def _inherited() -> dict[str, str]:
+    """Our environment but what would set the threads of one side or another."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_", "MKL_"))}
 
 
 def free_port() -> int:

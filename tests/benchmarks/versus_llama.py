@@ -13,7 +13,7 @@ from pipelines.messages import Delta, Failed, ModelSpec, Sampling, TextRequest, 
 from tests.benchmarks import client, llama_environment
 from tests.benchmarks.figures import Figure, at_least, at_most, ratio
 from tests.benchmarks.harness import Bench, Subject, model_file
-from tests.benchmarks.processes import Service
+from tests.benchmarks.processes import MeasurementFailed, Service
 
 PROMPT, DECODED, LONG = 128, 256, 1_000
 
@@ -83,7 +83,7 @@ async def _first_token(spec: ModelSpec, prompt: list[int]) -> float:
     try:
         while backend.state is not State.READY:
             if backend.state is not State.LOADING:
-                raise RuntimeError(backend.reason)
+                raise MeasurementFailed(backend.reason)
             changed.clear()
             await changed.wait()
         request = TextRequest(prompts=[TokenPrompt(prompt)], sampling=Sampling(temperature=0.0, max_tokens=1))
@@ -93,7 +93,7 @@ async def _first_token(spec: ModelSpec, prompt: list[int]) -> float:
                 case Delta():
                     return monotonic() - start
                 case Failed(message=message):
-                    raise RuntimeError(message)
-        raise RuntimeError("it ended without a token")
+                    raise MeasurementFailed(message)
+        raise MeasurementFailed("it ended without a token")
     finally:
         await backend.stop(0)

@@ -164,7 +164,7 @@ async def test_a_deadline_while_it_runs_aborts_it(one: Desk, stream: bool) -> No
     assert answer.headers["x-should-retry"] == "false"
     call = one.backend.calls[0]
     assert call.call.deadline is not None
-    assert 0 < call.call.deadline <= 0.04
+    assert 0 < call.call.deadline < 0.04
     assert call.aborted
     assert one.admission.used == 1  # until the worker has let go
     call.fail("cancelled")
@@ -183,7 +183,7 @@ async def test_a_deadline_in_a_started_stream_is_an_error_frame(one: Desk) -> No
 
 @pytest.mark.parametrize("output", [False, True])
 async def test_a_model_that_says_nothing_is_given_up(server: Counter, output: bool) -> None:
-    limits = {"first_event_timeout_s": 5.0, "gap_timeout_s": 0.05} if output else {"first_event_timeout_s": 0.05}
+    limits = {"first_event_timeout_s": 60.0, "gap_timeout_s": 0.05} if output else {"first_event_timeout_s": 0.05}
     it = server.desk(**limits)
     it.backend.answer = lambda call: call.text("Hel") if output else call.accept()
     answer = await it.chat()

@@ -13,6 +13,7 @@ from gateway.backends.worker import Supervision, WorkerBackend
 from gateway.routing import Route
 from gateway.settings import ModelSettings, ServerSettings, Settings, default_models
 from pipelines.messages import TextOptions
+from tests.integration.hearing import audio_settings
 from tests.live import Gateway, gateway_thread
 
 FAST_RESTARTS = Supervision(ping=0.5, backoff=0.1, backoff_max=0.2)
@@ -111,3 +112,10 @@ def sample(text: str, name: str, **labels: str) -> float:
         if series.partition("{")[0] == name and all(f'{key}="{val}"' in series for key, val in labels.items()):
             return float(value)
     return 0.0
+
+
+@pytest.fixture(scope="session")
+def hearing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """The embedded audio model behind a key."""
+    with gateway_thread(audio_settings(tmp_path_factory.mktemp("spool"))) as running:
+        yield running

@@ -129,7 +129,6 @@ def test_windows_of_files_share_batches_and_come_in_order(long: str) -> None:
     model = FakeWhisper([LOOP, "two", "short", "one"])  # the first is decoded again, behind the others
     run = driver(model)
     events, other = run.transcribe(english(long), english(CLIP))
-    assert sorted([text(events), text(other)]) == sorted([text(events), text(other)])
     assert set(text(events).split()) | set(text(other).split()) == {"one", "two", "short"}
     assert ("encode", 2) in run.reports or ("encode", 3) in run.reports
 
@@ -181,7 +180,7 @@ def test_a_turn_from_start_to_final() -> None:
     run.run()
     events = run.events[id]
     assert kinds(events) == ["SpeechStarted", "SpeechStopped", "Committed", "Final"]
-    final = events[-1] if isinstance(events[-1], Final) else next(e for e in events if isinstance(e, Final))
+    (final,) = [event for event in events if isinstance(event, Final)]
     assert (final.transcript, final.delta, final.item) == ("he was not", "he was not", 0)
     assert final.latency is not None
 
@@ -234,7 +233,7 @@ def test_manual_commits_clear_and_overflow() -> None:
 
 
 def test_starts_and_stops_are_paired_and_nothing_is_lost_at_the_end() -> None:
-    run = driver(FakeWhisper(["one", "two", "x", "y", "z"]))
+    run = driver(FakeWhisper(["one", "partial", "two"]))
     audio = np.concatenate([speech.samples(CLIP), speech.silence(1), speech.samples(CLIP)[:40_000]])
     events = run.talk(LIVE, audio, piece=len(audio))
     assert [event.item for event in events if isinstance(event, SpeechStarted)] == [0, 1]
@@ -248,8 +247,7 @@ def test_clear_in_a_turn_ends_its_item_without_a_transcript() -> None:
     run.feed(id, Audio(speech.samples(CLIP)[:30_000].tobytes()), Clear(), Audio(clip_and_silence()))
     run.run()
     assert [event.item for event in run.events[id] if isinstance(event, ItemFailed)] == [0]
-    assert [(e.item, e.transcript) for e in run.events[id] if isinstance(event := e, Final)] == [(1, "one")]
-    assert event is not None
+    assert [(event.item, event.transcript) for event in run.events[id] if isinstance(event, Final)] == [(1, "one")]
 
 
 def test_a_change_that_can_not_be_made_leaves_the_stream_as_it_was() -> None:

@@ -8,8 +8,9 @@ from pipelines.text.detokenizer import REPLACEMENT, Detokenizer, Utf8Stream, inc
 from pipelines.text.output import Output
 
 TEXTS = st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("aab🦊你é ")), max_size=40)
-STOPPED = st.text("ab🦊", max_size=30)  # few letters: stop strings are met, and nearly met
-STOPS = st.lists(st.text("ab🦊", min_size=1, max_size=5), max_size=4)
+# Few letters: stop strings are met, nearly met, and begun again within themselves.
+STOPPED = st.one_of(st.text("ab🦊", max_size=30), st.text("ab", max_size=30))
+STOPS = st.lists(st.text("ab", min_size=1, max_size=5) | st.text("ab🦊", min_size=1, max_size=3), max_size=4)
 
 
 @st.composite
@@ -60,6 +61,8 @@ def test_invalid_bytes_are_replaced_as_a_whole_decode_would_and_an_incomplete_en
 @given(splits(STOPPED), STOPS)
 @example([b"ab", b"ab", b"b"], ["abb"])
 @example([b"aab"], ["aab", "ab"])
+@example([b"aaab"], ["aab"])
+@example([b"ababaab", b"abb"], ["abaabab"])
 def test_stop_strings_end_the_text_wherever_they_are_split(pieces, stops):
     text, stop = first_stop(b"".join(pieces).decode(), stops)
     detokenizer = Detokenizer(stops)

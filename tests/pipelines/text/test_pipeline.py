@@ -6,7 +6,6 @@ from pipelines.base import ModelError
 from pipelines.messages import ChoiceDone, Delta, Done, ModelSpec, TextOptions, TokenPrompt
 from pipelines.text.pipeline import TextPipeline
 from tests.pipelines.text.fakes import (
-    BLOCK,
     EOS,
     TILE,
     VOCAB,
@@ -187,18 +186,16 @@ def test_stop_strings_are_not_looked_for_in_the_echo():
     assert (choice.reason, "b" in choice.text[6:]) == ("stop", False)
 
 
-def test_echoed_scores_survive_a_preemption():
+@pytest.mark.parametrize("steps", [1, 2, 3, 6])
+def test_echoed_scores_survive_a_preemption(steps):
     prompt = "p" * 37
-
-    def scored(pipeline, others):
-        for number in range(others):
-            submit(pipeline, str(number), request("other" * 3, max_tokens=60))
-        submit(pipeline, "scored", request(prompt, echo=True, logprobs=1, max_tokens=30))
-        return only(run(pipeline)["scored"]).logprobs
-
-    busy = create_pipeline(kv_cache_tokens=36 * BLOCK, max_num_batched_tokens=16)
-    assert scored(busy, 3) == scored(create_pipeline(), 0)
-    assert busy.stats().counters["preemptions"] > 0
+    asked = request(prompt, echo=True, logprobs=1, max_tokens=12)
+    pipeline = create_pipeline(max_num_batched_tokens=16)  # three steps of prefill
+    submit(pipeline, "r", asked)
+    events = [event for _ in range(steps) for event in pipeline.step().events]
+    pipeline._scheduler._preempt(pipeline._scheduler._running[0])
+    events += run(pipeline)["r"]
+    assert only(events).logprobs == only(generate(create_pipeline(), asked)).logprobs
 
 
 # --- the loop ---------------------------------------------------------------------------------------------------------

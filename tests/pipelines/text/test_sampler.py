@@ -58,9 +58,10 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.parametrize("scale", [3.0, 0.3], ids=["peaked", "flat"])
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_drawn_tokens_follow_the_distribution(settings):
-    row = some_logits(1)[0].numpy()
+def test_drawn_tokens_follow_the_distribution(settings, scale):
+    row = some_logits(1, scale=scale)[0].numpy()
     params = SamplingParams(max_tokens=1, **settings)
     expected = reference_probabilities(row, params)
     draws = 4000

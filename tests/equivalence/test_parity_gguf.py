@@ -1,0 +1,104 @@
+"""A GGUF file of a tiny checkpoint gives the logits of the checkpoint it was made from."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from models.loading import load_decoder
+from tests.equivalence.conftest import VOCAB, prefill
+from tests.models.conftest import write_gguf
+
+HEADS = {"q_proj": 4, "k_proj": 2}
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "q_proj": "attn_q",
+    "k_proj": "attn_k",
+    "v_proj": "attn_v",
+    "o_proj": "attn_output",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "gate_proj": "ffn_gate",
+    "up_proj": "ffn_up",
+    "down_proj": "ffn_down",
+}
+QUANTISED = ("gate_proj", "up_proj", "down_proj", "q_proj", "k_proj", "v_proj", "o_proj")
+
+
+def convert(reference: Any, architecture: str, path: Path, kind: gguf.GGMLQuantizationType | None) -> Path:
+    """As llama.cpp's converter does it: q and k rows of Llama interleaved; linears in `kind`."""
+    config = reference.config
+    tensors: dict[str, np.ndarray] = {}
+    quantised: dict[str, tuple[np.ndarray, gguf.GGMLQuantizationType]] = {}
+    for name, parameter in reference.state_dict().items():
+        stem, suffix = name.rsplit(".", 1)
+        last = stem.rsplit(".", 1)[-1]
+        index = f"blk.{stem.split('.')[2]}." if ".layers." in stem else ""
+        value = parameter.numpy()
+        if architecture == "llama" and last in HEADS:
+            value = value.reshape(HEADS[last], 2, -1, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
+        stored = f"{index}{NAMES.get(last) or NAMES[stem]}.{suffix}"
+        if kind is not None and last in QUANTISED:
+            quantised[stored] = (value, kind)
+        else:
+            tensors[stored] = value.copy()
+    metadata = {
+        f"{architecture}.{key}": value
+        for key, value in {
+            "embedding_length": config.hidden_size,
+            "feed_forward_length": config.intermediate_size,
+            "block_count": config.num_hidden_layers,
+            "attention.head_count": config.num_attention_heads,
+            "attention.head_count_kv": config.num_key_value_heads,
+            "attention.key_length": getattr(config, "head_dim", None) or 16,
+            "context_length": config.max_position_embeddings,
+            "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+            "rope.freq_base": 10000.0,
+        }.items()
+    }
+    tokenizer = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": [f"t{index}" for index in range(VOCAB)],
+        "tokenizer.ggml.merges": ["t 1"],
+        "tokenizer.ggml.eos_token_id": 2,
+    }
+    tokenizer["tokenizer.ggml.tokens"][:3] = ["t", "1", "t1"]
+    return write_gguf(path, architecture, metadata={**metadata, **tokenizer}, tensors=tensors, quantised=quantised)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_float32_files_give_the_logits_of_transformers(
+    architecture: str, save_checkpoint: Callable[..., tuple[Path, Any]], tmp_path: Path
+) -> None:
+    _, reference = save_checkpoint(architecture.capitalize(), **({"head_dim": 16} if architecture == "qwen3" else {}))
+    path = convert(reference, architecture, tmp_path / "m.gguf", None)
+    decoder = load_decoder(path, device="cpu", dtype="float32").decoder
+    ids = list(range(40, 140))
+    with torch.no_grad():
+        expected = reference(torch.tensor([ids])).logits[0]
+    assert (prefill(decoder, decoder.new_cache(8), ids) - expected).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_1"])
+def test_quantised_files_give_the_logits_of_their_dequantised_weights(
+    kind: str, save_checkpoint: Callable[..., tuple[Path, Any]], tmp_path: Path
+) -> None:
+    """The int4 and int8 kernels run where the file has such codes; anything else is held dense."""
+    _, reference = save_checkpoint("Llama", num_key_value_heads=2)
+    path = convert(reference, "llama", tmp_path / "m.gguf", gguf.GGMLQuantizationType[kind])
+    exact = load_decoder(path, device="cpu", dtype="float32").decoder
+    quick = load_decoder(path, device="cpu", dense_prefill=False).decoder
+    assert quick.details()["weights"] == {"Q4_0": "int4", "Q4_1": "int4", "Q8_0": "int8", "Q5_1": "dense bfloat16"}[kind]
+    ids = list(range(40, 140))
+    expected = prefill(exact, exact.new_cache(8), ids)
+    found = prefill(quick, quick.new_cache(8), ids)
+    assert (found - expected).abs().mean() <= 0.03 * expected.std()

@@ -1,0 +1,312 @@
+"""The pipeline over a small encoder of our own, spoken to as the engine does."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from models.embedder_config import EmbedderConfig
+from pipelines.base import InvalidRequest, ModelError, StepFailed, Ticket
+from pipelines.embedding.pace import LEAST_SHARED, Pace
+from pipelines.embedding.pipeline import EmbeddingPipeline
+from pipelines.embedding.tokenize import Tokenizer
+from pipelines.messages import (
+    ChoiceDone,
+    Done,
+    EmbeddingOptions,
+    EmbeddingRequest,
+    Event,
+    Failed,
+    ImageBytes,
+    ModelSpec,
+    RerankRequest,
+    Scores,
+    StringPrompt,
+    TextRequest,
+    TokenPrompt,
+    Vectors,
+)
+from tests.models.checkpoints import word_tokenizer
+
+CONFIG = EmbedderConfig(family="text", dimensions=4, max_tokens=64, vocab_size=204, pad_id=0, token_types=True)
+
+
+class SmallEmbedder:
+    """A vector says which ids it was made of; a cross-encoder scores the mean id. See `models.embedder.Embedder`."""
+
+    def __init__(self, config: EmbedderConfig = CONFIG) -> None:
+        self.config = config
+        self.details = {"device": "cpu"}
+        self.batches: list[int] = []
+        self.poison: int | None = None  # an id that makes a run fail
+        self.infinite: int | None = None  # an id whose vector is not finite
+
+    def texts(
+        self, ids: NDArray[np.int64], mask: NDArray[np.int64], types: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float32]:
+        self.batches.append(len(ids))
+        if self.poison is not None and (ids == self.poison).any():
+            raise MemoryError("the batch was too large")
+        total = (ids * mask).sum(1).astype(np.float32)
+        if self.config.family == "cross_encoder":
+            return (total / mask.sum(1) / 1000)[:, None].astype(np.float32)
+        vectors = np.stack([np.cos(total * power) for power in (1, 0.1, 0.01, 0.001)], axis=1)
+        vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        if self.infinite is not None:
+            vectors[(ids == self.infinite).any(1)] = np.nan
+        return vectors
+
+
+class Bench:
+    def __init__(self, folder: Path, config: EmbedderConfig = CONFIG, *, tokens: int = 40, max_wait: float = 0.0):
+        tokenizer = word_tokenizer(start="[CLS]", end="[SEP]")
+        tokenizer.save(str(folder / "tokenizer.json"))
+        self.embedder = SmallEmbedder(config)
+        embedder: Any = self.embedder
+        self.pipeline = EmbeddingPipeline(embedder, Tokenizer(folder, config), Pace(tokens, 1e9), max_wait)
+
+    def open(self, id: str, request: Any, received: float = 0.0) -> None:
+        works = self.pipeline.prepare(Ticket(id, "interactive", received), request)
+        self.pipeline.admit(works)
+
+    def run(self) -> list[Event]:
+        events: list[Event] = []
+        while self.pipeline.busy:
+            events += self.pipeline.step().events
+        return events
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def embedding(*texts: str, **fields: Any) -> EmbeddingRequest:
+    return EmbeddingRequest(inputs=[StringPrompt(text) for text in texts], **fields)
+
+
+def words(count: int, first: int = 0) -> str:
+    return " ".join(f"w{number}" for number in range(first, first + count))
+
+
+def rows(events: Sequence[Event], id: str) -> dict[int, list[float]]:
+    """A request's vectors by index; each index came once."""
+    found: dict[int, list[float]] = {}
+    for event in events:
+        if isinstance(event, Vectors) and event.id == id:
+            vectors = np.frombuffer(event.data, "<f4").reshape(len(event.indices), -1)
+            for index, vector in zip(event.indices, vectors, strict=True):
+                assert index not in found
+                found[index] = vector.tolist()
+    return found
+
+
+def last(events: Sequence[Event], id: str) -> Event:
+    return [event for event in events if event.id == id][-1]
+
+
+def test_each_request_gets_its_own_rows_by_its_own_indices(bench: Bench) -> None:
+    """Batched together, each is as it is alone: no index of a merged batch leaks."""
+    requests = {
+        "a": embedding(words(9), words(1), words(5)),
+        "b": embedding(words(5, 50), words(9, 60)),
+        "c": embedding(words(2, 100)),
+    }
+    alone = {}
+    for id, request in requests.items():
+        bench.open(id, request)
+        alone[id] = rows(bench.run(), id)
+    for id, request in requests.items():
+        bench.open(id, request)
+    events = bench.run()
+    assert max(bench.embedder.batches) > 1
+    for id, request in requests.items():
+        assert rows(events, id) == alone[id]
+        assert sorted(alone[id]) == list(range(len(request.inputs)))
+
+
+def test_an_end_has_the_real_tokens_and_comes_once(bench: Bench) -> None:
+    bench.open("a", embedding(words(1), words(5), words(30)))
+    events = bench.run()
+    assert [type(event) for event in events[-2:]] == [ChoiceDone, Done]
+    done = last(events, "a")
+    assert isinstance(done, Done)
+    assert done.usage.prompt_tokens == (1 + 5 + 30) + 3 * 2  # special tokens, no padding
+    assert sum(isinstance(event, Done | Failed) for event in events) == 1
+
+
+def test_more_inputs_than_a_step_takes_and_one_larger_than_it(bench: Bench) -> None:
+    bench.open("a", embedding(*[words(3)] * 50, words(60)))
+    assert sorted(rows(bench.run(), "a")) == list(range(51))
+    assert len(bench.embedder.batches) > 5
+
+
+def test_a_short_text_is_not_behind_a_large_request(bench: Bench) -> None:
+    bench.open("large", embedding(*[words(8)] * 200))
+    bench.pipeline.step()
+    bench.open("small", embedding(words(1)))
+    events = [*bench.pipeline.step().events, *bench.pipeline.step().events]
+    assert isinstance(last(events, "small"), Done)
+
+
+def test_dimensions_are_cut_and_of_unit_length_again(bench: Bench) -> None:
+    bench.open("whole", embedding(words(3)))
+    bench.open("cut", embedding(words(3), dimensions=2))
+    events = bench.run()
+    whole, cut = np.array(rows(events, "whole")[0]), np.array(rows(events, "cut")[0])
+    np.testing.assert_allclose(cut, whole[:2] / np.linalg.norm(whole[:2]), rtol=1e-6)
+    with pytest.raises(InvalidRequest, match="1 to 4") as refused:
+        bench.open("more", embedding(words(3), dimensions=5))
+    assert refused.value.param == "dimensions"
+
+
+def test_nothing_is_run_for_one_that_has_left(bench: Bench) -> None:
+    bench.open("gone", embedding(*[words(3)] * 100))
+    bench.open("here", embedding(words(4)))
+    bench.pipeline.abort("gone")
+    bench.pipeline.abort("gone")
+    events = bench.run()
+    assert {event.id for event in events} == {"here"}
+    assert bench.embedder.batches == [1]
+    assert bench.pipeline.stats().waiting == 0
+
+
+def test_a_vector_that_is_not_finite_fails_its_request_alone(bench: Bench) -> None:
+    bench.embedder.infinite = 4 + 77
+    bench.open("bad", embedding("w1", "w2", "w77"))
+    bench.open("good", embedding("w3"))
+    events = bench.run()
+    failed = last(events, "bad")
+    assert isinstance(failed, Failed)
+    assert (failed.code, "input 2" in failed.message, "not a finite" in failed.message) == (
+        "invalid_output",
+        True,
+        True,
+    )
+    assert sum(isinstance(event, Done | Failed) for event in events) == 2
+    assert isinstance(last(events, "good"), Done)
+
+
+def test_a_failed_step_leaves_its_requests_as_they_were(bench: Bench) -> None:
+    bench.embedder.poison = 4 + 77
+    bench.open("bad", embedding("w77", "w1"))
+    bench.open("good", embedding("w2", "w3"))
+    with pytest.raises(StepFailed) as failure:
+        bench.pipeline.step()
+    assert set(failure.value.request_ids) == {"bad", "good"}
+    assert isinstance(last(bench.pipeline.step(only="good").events, "good"), Done)
+    with pytest.raises(StepFailed) as alone:
+        bench.pipeline.step(only="bad")
+    assert alone.value.request_ids == ("bad",)
+    bench.embedder.poison = None
+    assert sorted(rows(bench.run(), "bad")) == [0, 1]
+
+
+def test_token_ids_and_texts_are_the_same_thing(bench: Bench) -> None:
+    bench.open("a", EmbeddingRequest(inputs=[StringPrompt("w1 w2"), TokenPrompt([2, 5, 6, 3])]))
+    found = rows(bench.run(), "a")
+    assert found[0] == found[1]
+
+
+def test_an_image_is_refused_by_a_model_of_texts(bench: Bench) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        bench.open("a", EmbeddingRequest(inputs=[StringPrompt("w1"), ImageBytes(b"png")]))
+    assert refused.value.param == "input[1]"
+
+
+def test_documents_are_ranked_by_their_cosine(bench: Bench) -> None:
+    bench.open("v", embedding("w5", "w6 w7", "w5", "w9"))
+    vectors = rows(bench.run(), "v")
+    bench.open("r", RerankRequest(query="w5", documents=["w6 w7", "w5", "w9"]))
+    events = bench.run()
+    (scores,) = [event for event in events if isinstance(event, Scores)]
+    wanted = [float(np.dot(vectors[0], vectors[index])) for index in (1, 2, 3)]
+    assert scores.method == "cosine"
+    assert scores.scores == pytest.approx(wanted, abs=1e-6)
+    assert scores.scores[1] == pytest.approx(1.0)
+    assert not any(isinstance(event, Vectors) for event in events)
+    done = last(events, "r")
+    assert isinstance(done, Done)
+    assert done.usage.prompt_tokens == 3 + 4 + 3 + 3
+
+
+def test_a_cross_encoder_scores_and_has_no_vectors(tmp_path: Path) -> None:
+    config = EmbedderConfig(
+        family="cross_encoder", dimensions=1, max_tokens=64, vocab_size=204, pad_id=0, token_types=True
+    )
+    bench = Bench(tmp_path, config)
+    bench.open("r", RerankRequest(query="w5", documents=["w100", "w1 w1 w1", "w50"]))
+    (scores,) = [event for event in bench.run() if isinstance(event, Scores)]
+    assert scores.method == "cross_encoder"
+    assert sorted(range(3), key=lambda index: -scores.scores[index]) == [0, 2, 1]
+    with pytest.raises(InvalidRequest, match="/v1/rerank"):
+        bench.open("e", embedding("w1"))
+
+
+def test_another_kind_of_request_is_refused(bench: Bench) -> None:
+    with pytest.raises(InvalidRequest):
+        bench.open("t", TextRequest(prompts=[StringPrompt("w1")]))
+
+
+def test_a_step_waits_for_company_only_where_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("pipelines.embedding.pipeline.monotonic", lambda: now[0])
+    monkeypatch.setattr("pipelines.embedding.pipeline.time.sleep", lambda seconds: None)
+    bench = Bench(tmp_path, max_wait=0.01)
+    bench.open("a", embedding("w1"), received=100.0)
+    assert not bench.pipeline.step().events
+    bench.open("b", embedding("w2"), received=100.005)
+    assert not bench.pipeline.step().events
+    now[0] = 100.02
+    assert {event.id for event in bench.pipeline.step().events} == {"a", "b"}
+    bench.open("full", embedding(*["w1 w2 w3"] * 20), received=100.02)
+    assert bench.pipeline.step().events
+
+
+def test_what_is_counted(bench: Bench) -> None:
+    bench.open("a", embedding(words(6), words(3), truncate="end"))
+    bench.open("b", embedding(words(100), truncate="end"))
+    steps = []
+    while bench.pipeline.busy:
+        steps.append(bench.pipeline.step().report)
+    counters = bench.pipeline.stats().counters
+    assert counters == {
+        "embedding_inputs": 3,
+        "embedding_tokens": 8 + 5 + 64,
+        "embedding_padded_tokens": 8 + 8 + 64,
+        "embedding_truncated_inputs": 1,
+    }
+    assert sum(step.rows for step in steps if step) == 3
+    assert sum(step.tokens for step in steps if step) == 77
+    assert {step.kind for step in steps if step} == {"encode"}
+
+
+def test_short_steps_follow_the_machines_pace() -> None:
+    pace = Pace(1024, rate=20_000)
+    assert (pace.budget.full, pace.budget.shared) == (1024, 160)
+    for _ in range(200):
+        pace.observe(1024, 0.2)  # 5,120 a second
+    assert pace.budget.shared == LEAST_SHARED
+    for _ in range(200):
+        pace.observe(1024, 0.001)
+    assert pace.budget.shared == 1024
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"quantization": "int4"}, "int8"),
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "float16"}, "GPU"),
+        ({"embedding": EmbeddingOptions(dynamic_int8=True)}, "quantization"),
+        ({"source": "/nowhere"}, "/nowhere"),
+    ],
+)
+def test_what_cannot_be_loaded_says_why(fields: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 4, "vocab_size": 9}')
+    spec = {"name": "e", "kind": "embedding", "pipeline": "", "source": str(tmp_path), "device": "cpu", **fields}
+    with pytest.raises(ModelError, match=reason):
+        EmbeddingPipeline.load(ModelSpec(**spec))

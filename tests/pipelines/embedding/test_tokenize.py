@@ -1,0 +1,145 @@
+import threading
+from pathlib import Path
+
+import pytest
+
+from models.embedder_config import EmbedderConfig
+from models.errors import ModelLoadError
+from pipelines.base import InvalidRequest
+from pipelines.embedding.tokenize import Tokenizer
+from pipelines.messages import Truncate
+from tests.models.checkpoints import word_tokenizer
+
+CLS, SEP, FIRST = 2, 3, 4  # ids: then the words, w0 at 4
+CONFIG = EmbedderConfig(family="text", dimensions=4, max_tokens=8, vocab_size=204, pad_id=0, token_types=True)
+
+
+def saved(folder: Path) -> Path:
+    tokenizer = word_tokenizer(start="[CLS]", end="[SEP]")
+    tokenizer.enable_padding(length=16)
+    tokenizer.enable_truncation(5)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Tokenizer:
+    return Tokenizer(saved(tmp_path), CONFIG)
+
+
+def words(*numbers: int) -> str:
+    return " ".join(f"w{number}" for number in numbers)
+
+
+def test_padding_and_truncation_of_the_file_are_not_used(tokenizer: Tokenizer) -> None:
+    (short, long) = tokenizer.texts([words(7), words(0, 1, 2, 3, 4, 5)], "none", ["input[0]", "input[1]"])
+    assert short.ids.tolist() == [CLS, FIRST + 7, SEP]
+    assert long.ids.tolist() == [CLS, *range(FIRST, FIRST + 6), SEP]
+    assert (long.count, long.truncated) == (8, False)
+
+
+def test_an_over_long_text_is_named_unless_it_may_be_cut(tokenizer: Tokenizer) -> None:
+    with pytest.raises(InvalidRequest, match="9 tokens, but the model takes 8") as refused:
+        tokenizer.texts([words(1), words(*range(7))], "none", ["input[0]", "input[1]"])
+    assert (refused.value.param, refused.value.code) == ("input[1]", "context_length_exceeded")
+
+
+@pytest.mark.parametrize(("truncate", "kept"), [("end", range(0, 6)), ("start", range(3, 9))])
+def test_the_text_is_cut_and_the_special_tokens_are_kept(tokenizer: Tokenizer, truncate: Truncate, kept: range) -> None:
+    for texts in ([words(*range(9))], [words(1), words(*range(9))]):  # the same rule alone and in a list
+        cut = tokenizer.texts(texts, truncate, ["input[0]", "input[1]"])[-1]
+        assert cut.ids.tolist() == [CLS, *(FIRST + number for number in kept), SEP]
+        assert (cut.count, cut.truncated) == (8, True)  # usage has the tokens that were read
+
+
+def test_token_ids_are_used_as_they_are(tokenizer: Tokenizer) -> None:
+    assert tokenizer.ids([100, 201], "none", "input").ids.tolist() == [100, 201]
+    ids = list(range(10, 20))
+    assert tokenizer.ids(ids, "end", "input").ids.tolist() == ids[:8]
+    assert tokenizer.ids(ids, "start", "input").ids.tolist() == ids[2:]
+    with pytest.raises(InvalidRequest, match="10 tokens"):
+        tokenizer.ids(ids, "none", "input")
+
+
+@pytest.mark.parametrize("id", [-1, 204, 100_000])
+def test_ids_of_another_tokenizer_are_named(tokenizer: Tokenizer, id: int) -> None:
+    with pytest.raises(InvalidRequest, match="0 to 203") as refused:
+        tokenizer.ids([5, id], "end", "input[3]")
+    assert refused.value.param == "input[3][1]"
+
+
+def test_pairs_tell_their_texts_apart_and_only_documents_are_cut(tokenizer: Tokenizer) -> None:
+    (short, long) = tokenizer.pairs(words(1, 2), [words(3), words(*range(10, 20))], "end", None)
+    assert short.ids.tolist() == [CLS, FIRST + 1, FIRST + 2, SEP, FIRST + 3, SEP]
+    assert short.types is not None
+    assert short.types.tolist() == [0, 0, 0, 0, 1, 1]
+    assert long.ids.tolist() == [CLS, FIRST + 1, FIRST + 2, SEP, FIRST + 10, FIRST + 11, FIRST + 12, SEP]
+    assert long.types is not None
+    assert long.types.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert long.truncated
+
+
+def test_pairs_that_do_not_fit_are_named(tokenizer: Tokenizer) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        tokenizer.pairs(words(1, 2), [words(3), words(*range(10))], "none", None)
+    assert refused.value.param == "documents[1]"
+    with pytest.raises(InvalidRequest) as refused:
+        tokenizer.pairs(words(*range(9)), [words(3)], "end", None)
+    assert refused.value.param == "query"
+    assert tokenizer.pairs(words(1), [words(*range(10))], "end", 2)[0].count == 6
+
+
+def test_documents_are_cut_to_their_own_limit(tokenizer: Tokenizer) -> None:
+    (short, cut) = tokenizer.documents([words(1), words(1, 2, 3, 4)], "end", 2)
+    assert (short.count, cut.ids.tolist()) == (3, [CLS, FIRST + 1, FIRST + 2, SEP])
+    with pytest.raises(InvalidRequest, match=r"documents\[0\]"):
+        tokenizer.documents([words(1, 2, 3)], "none", 2)
+
+
+def test_texts_of_a_fixed_length_are_padded_and_counted_without_it(tmp_path: Path) -> None:
+    config = EmbedderConfig(
+        family="siglip",
+        dimensions=4,
+        max_tokens=8,
+        vocab_size=204,
+        pad_id=0,
+        token_types=False,
+        fixed_length=True,
+        canonical=True,
+    )
+    (tokens,) = Tokenizer(saved(tmp_path), config).texts(["  W1,  (w2)!\n"], "none", ["input[0]"])
+    assert tokens.ids.tolist() == [CLS, FIRST + 1, FIRST + 2, SEP, 0, 0, 0, 0]
+    assert tokens.count == 4
+
+
+def test_a_default_prompt_comes_before_every_text(tmp_path: Path) -> None:
+    config = EmbedderConfig(
+        family="text", dimensions=4, max_tokens=8, vocab_size=204, pad_id=0, token_types=True, prompt="w9 "
+    )
+    (tokens,) = Tokenizer(saved(tmp_path), config).texts(["w1"], "none", ["input[0]"])
+    assert tokens.ids.tolist() == [CLS, FIRST + 9, FIRST + 1, SEP]
+
+
+def test_threads_do_not_share_a_tokenizer(tokenizer: Tokenizer) -> None:
+    """A shared one raises "Already borrowed"."""
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(30):
+                found = tokenizer.texts([words(*range(9))] * 20, "end", [f"input[{i}]" for i in range(20)])
+                assert [each.count for each in found] == [8] * 20
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_a_folder_without_a_fast_tokenizer_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.json"):
+        Tokenizer(tmp_path, CONFIG)
