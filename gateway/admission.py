@@ -174,6 +174,7 @@ class Admission:
         waiter = _Waiter(units, loop.create_future())
         queue = self._queues[priority]
         queue[waiter] = None
+        self._serve()  # what is in front may be a large one of the other priority, with room enough for this one
         self._tell()
         timer = None
         if deadline is not None:

@@ -78,11 +78,14 @@ def doctor(config: str | None, as_json: bool) -> None:
         sys.exit(EXIT_UNHEALTHY)
 
 
-@main.command()
+@main.group(invoke_without_command=True)
 @_CONFIG
 @_JSON
-def models(config: str | None, as_json: bool) -> None:
+@click.pass_context
+def models(context: click.Context, config: str | None, as_json: bool) -> None:
     """List the configured models, and the embedded ones that could be."""
+    if context.invoked_subcommand is not None:
+        return
     from gateway.inventory import inventory
     from gateway.reports import print_inventory, print_json
 
@@ -91,6 +94,20 @@ def models(config: str | None, as_json: bool) -> None:
         print_json(found)
     else:
         print_inventory(found)
+
+
+@models.command()
+@_CONFIG
+def prepare(config: str | None) -> None:
+    """Export the configured embedding models now, so that no start has to. Exits with 1 if one can't be."""
+    from gateway.preparation import prepare_models
+
+    failed = False
+    for name, outcome in prepare_models(_settings(config, {})):
+        click.echo(f"{name}: {outcome.text}")
+        failed = failed or outcome.failed
+    if failed:
+        sys.exit(EXIT_UNHEALTHY)
 
 
 @main.command()

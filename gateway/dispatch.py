@@ -192,15 +192,11 @@ class Dispatcher:
                 return self._fleet.route(route.name)
         raise errors.model_not_found("", [each.name for each in self._fleet.routes])
 
-    def live(
-        self, id: str, route: Route, request: StreamRequest, priority: Priority, timeline: Timeline
-    ) -> LiveCall:
+    def live(self, id: str, route: Route, request: StreamRequest, priority: Priority, timeline: Timeline) -> LiveCall:
         """A live stream that is yet to be opened."""
         return LiveCall(id, route, request, priority, timeline, self._registry)
 
-    def reply(
-        self, job: Job, output: Output, timeline: Timeline, content_type: bytes = b"application/json"
-    ) -> Reply:
+    def reply(self, job: Job, output: Output, timeline: Timeline, content_type: bytes = b"application/json") -> Reply:
         """The response to a valid request; nothing happens before it is called."""
         return Reply(Exchange(job, timeline, self._registry), output, content_type)
 

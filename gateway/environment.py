@@ -58,14 +58,21 @@ def overlay(tree: dict[str, object], of: type[Struct], environ: Mapping[str, str
     for name in sorted(found, key=lambda each: (each not in SHORTHANDS, order[each])):
         _put(tree, of, found[name], environ[name], name)
 
-    if key := environ.get("GATEWAY_API_KEY"):
+    if key := _secret(environ, "GATEWAY_API_KEY"):
         keys = tree.setdefault("keys", [])
         if isinstance(keys, list):
             keys.append({"name": "environment", "tenant": "default", "sha256": digest(key)})
-    if key := environ.get("GATEWAY_METRICS_KEY"):
+    if key := _secret(environ, "GATEWAY_METRICS_KEY"):
         server = tree.setdefault("server", {})
         if isinstance(server, dict):
             server["metrics_sha256"] = digest(key)
+
+
+def _secret(environ: Mapping[str, str], variable: str) -> str | None:
+    key = environ.get(variable)
+    if key and re.search(r"\s", key):
+        raise VariableError(f"{variable}: a key can't hold white space: no client could send it")
+    return key
 
 
 def digest(key: str) -> str:
@@ -127,7 +134,7 @@ def _value(text: str, of: object, variable: str) -> object:
     """A variable's text as the plain value that a TOML file would have."""
     kind = bare(of)
     try:
-        if get_origin(kind) is list and get_args(kind)[0] is str and not text.lstrip().startswith("["):
+        if get_origin(kind) is list and bare(get_args(kind)[0]) is str and not text.lstrip().startswith("["):
             return [item.strip() for item in text.split(",") if item.strip()]
         if get_origin(kind) in (list, dict) or (isinstance(kind, type) and issubclass(kind, Struct)):
             return msgspec.json.decode(text)

@@ -176,7 +176,10 @@ class OriginGuard:
     def _allows(self, origin: str, host: str) -> bool:
         if origin in self._origins or "*" in self._origins:
             return True
-        return urlsplit(origin).netloc.lower() == host
+        try:
+            return urlsplit(origin).netloc.lower() == host
+        except ValueError:  # no address in brackets
+            return False
 
 
 class BodyGuard:

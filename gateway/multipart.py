@@ -70,7 +70,9 @@ class _Reader:
                 self._total += len(event)
                 if self._total > MAX_FIELD_BYTES:
                     name = self._part.name if self._part else None
-                    raise bad_request(name, f"{name!r} is too long: a form's fields have {MAX_FIELD_BYTES} bytes in all.")
+                    raise bad_request(
+                        name, f"{name!r} is too long: a form's fields have {MAX_FIELD_BYTES} bytes in all."
+                    )
                 self._value += event
 
     def discard(self) -> None:

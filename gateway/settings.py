@@ -21,11 +21,15 @@ from pipelines.messages import EmbeddingOptions, ModelSpec, Priority, TextOption
 
 DEFAULT_FILE = "gateway.toml"
 
-Seconds = Annotated[float, Meta(gt=0)]
+Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]  # a year: timers take no infinity
 Milliseconds = Annotated[float, Meta(gt=0)]
 Bytes = Annotated[int, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+# As a browser sends it, without a path; else it would match none.
+Origin = Annotated[str, Meta(pattern=r"^(\*|[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+/?)$")]
+# A name or an address, without scheme and port.
+HostName = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_.-]+|[0-9A-Fa-f:.]+)$")]
 # A model's name or alias. Slashes, as in `org/name`, are part of it; spaces and controls are not.
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+/-]*$", max_length=200)]
 
@@ -53,8 +57,8 @@ class ServerSettings(_Table, frozen=True):
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000  # 0: any free one
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    cors_origins: list[str] = []  # as a browser sends them, `https://app.example`; "*" for any
-    allowed_hosts: list[str] = []  # further Host names that are answered while no key is set
+    cors_origins: list[Origin] = []  # as a browser sends them, `https://app.example`; "*" for any
+    allowed_hosts: list[HostName] = []  # further Host names that are answered while no key is set
     metrics_sha256: Sha256 | None = None  # of a key that opens the metrics and nothing else
     max_body_bytes: Bytes = 32 * 2**20
     max_upload_bytes: Bytes = 2**30  # the same for media files, which go to the spool

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 WRITE_BUFFER = 256 * 1024
 
 LOCK = "lock"
+_INSTANCE = re.compile(r"\d+-[0-9a-f]{8}")  # a folder's name: process id, and what tells it from an earlier one's
 
 
 class SpoolFull(Exception):
@@ -145,8 +147,9 @@ class Spool:
 
     def _sweep(self) -> None:
         for folder in self.root.iterdir():
-            if folder.is_symlink() or not (folder / LOCK).is_file():
-                continue  # nothing of ours
+            # The spool may be a folder that others keep things in, locks among them.
+            if not _INSTANCE.fullmatch(folder.name) or folder.is_symlink() or not (folder / LOCK).is_file():
+                continue
             lock = _locked(folder)
             if lock is not None:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -141,13 +141,12 @@ class PrefillAttention:
     ) -> None:
         """`span`: all positions up to the tile's end, of which the last `length` are the tile's own.
 
-        `queries`, `outputs`: [rows, kv_heads, group, head_dim], rows ≥ length. `mask`: [length, span.length].
+        `queries`, `outputs`: [rows, kv_heads, group, head_dim], rows ≥ length. `mask`: [length · group, span.length].
         """
         self._length = length
         self._mask = mask
-        self._group = queries.shape[2]
-        self._query = queries[:length].permute(1, 2, 0, 3)  # [kv_heads, group, length, head_dim]
-        self._output = outputs[:length].permute(1, 2, 0, 3)
+        self._query = queries[:length].transpose(0, 1)  # [kv_heads, length, group, head_dim]
+        self._output = outputs[:length].transpose(0, 1)
         self._read = _Reader(cache, span)
         self._write = _Writer(cache, span.part(span.length - length, span.length))
 
@@ -155,22 +154,24 @@ class PrefillAttention:
         """`keys_values`: [rows, 2 · kv_heads · head_dim]; the first `length` rows count."""
         self._write(layer, keys_values[: self._length])
         keys, values = self._read(layer)
-        # [kv_heads, group, span.length, head_dim], the group without a copy
-        keys, values = (each.transpose(0, 1).expand(-1, self._group, -1, -1) for each in (keys, values))
-        self._output.copy_(scaled_dot_product_attention(self._query, keys, values, attn_mask=self._mask))
+        query = self._query.flatten(1, 2).unsqueeze(0)  # [1, kv_heads, length · group, head_dim]
+        out = scaled_dot_product_attention(query, keys, values, attn_mask=self._mask)
+        self._output.copy_(out.view(self._output.shape))
 
 
 class CausalMask:
-    """Additive masks of query tiles: views of one [TILE, context + TILE] tensor that grows as contexts do."""
+    """Additive masks of query tiles: views of one [TILE · group, context + TILE] tensor that grows as contexts do."""
 
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._mask = torch.full((TILE, TILE), float("-inf"), dtype=dtype, device=device).triu_(1)
+    def __init__(self, group: int, dtype: torch.dtype, device: torch.device) -> None:
+        corner = torch.full((TILE, TILE), float("-inf"), dtype=dtype, device=device).triu_(1)
+        self._group = group
+        self._mask = corner.repeat_interleave(group, 0)
 
     def tile(self, length: int, context: int) -> Tensor:
-        """[length, context + length]: all of the context, then the lower triangle."""
+        """[length · group, context + length]: all of the context, then the lower triangle."""
         missing = context - (self._mask.shape[1] - TILE)
         if missing > 0:
             wider = max(missing, 1024, self._mask.shape[1])
-            self._mask = torch.cat((self._mask.new_zeros(TILE, wider), self._mask), 1)
+            self._mask = torch.cat((self._mask.new_zeros(self._mask.shape[0], wider), self._mask), 1)
         begin = self._mask.shape[1] - TILE - context
-        return self._mask[:length, begin : begin + context + length]
+        return self._mask[: length * self._group, begin : begin + context + length]

@@ -9,7 +9,6 @@ a multiple of 16 rows, so that every kernel sees shapes that follow from the seq
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -21,6 +20,7 @@ from models.batch import ForwardBatch
 from models.config import DecoderConfig
 from models.linear import Linear
 from models.rope import RopeTable
+from models.tile import Tile, TilePool
 
 __all__ = ["Decoder", "DecoderConfig", "DecoderWeights", "LayerWeights"]
 
@@ -74,38 +74,6 @@ class _Layer:
         )
 
 
-class Tile:
-    """Buffers for rows on their way through the layers, and views of them: a view costs as much as a small operation.
-
-    The residual stream is kept beside its negative: the pair's mean is zero, so LayerNorm over it *is* RMSNorm over one half,
-    in one kernel (`rms_norm` on a CPU is six).
-    """
-
-    def __init__(self, config: DecoderConfig, rows: int, dtype: torch.dtype, device: torch.device) -> None:
-        heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        total, turned = heads + 2 * kv_heads, heads + kv_heads
-        zeros = partial(torch.zeros, dtype=dtype, device=device)
-        self.rows = rows
-        self.residual = zeros(rows, 2, config.hidden_size)
-        self.pair = self.residual.view(rows, 2 * config.hidden_size)
-        # Each head twice over: from the middle of the first copy on, its halves are exchanged.
-        self.twice = zeros(rows, total, 2, head_dim)
-        half = head_dim // 2
-        self.exchanged = self.twice.view(rows, total, 2 * head_dim)[:, :, half : half + head_dim]
-        self.single_shape = (rows, total, 1, head_dim)
-        # Values are turned by the angle zero, so that one operation serves q, k and v.
-        cos, self.sin = zeros(rows, total, head_dim).fill_(1), zeros(rows, total, head_dim)
-        self.cos = cos.view(rows, total * head_dim)
-        self.turning = (cos[:, :turned], self.sin[:, :turned])
-        self.heads = zeros(rows, total, head_dim)
-        self.qkv = self.heads.view(rows, total * head_dim)
-        self.query = self.heads[:, :heads].view(rows, kv_heads, config.group, head_dim)
-        self.keys_values = self.qkv[:, heads * head_dim :]
-        self.attended = zeros(rows, heads * head_dim)
-        self.attention_out = self.attended.view(rows, kv_heads, config.group, head_dim)
-        self.hidden = zeros(rows, config.intermediate_size)
-
-
 class Decoder:
     """`forward` is not reentrant: one thread owns a decoder."""
 
@@ -120,14 +88,11 @@ class Decoder:
         self.weight_bytes = sum(linear.weight_bytes for linear in (*linears, weights.head))
         self._weights = weights
         self._rope = RopeTable(config, dtype, device)
-        self._mask = CausalMask(dtype, device)
-        self._sign = torch.tensor([[1.0], [-1.0]], dtype=dtype, device=device)
-        self._pair_shape = (2 * config.hidden_size,)
-        self._row_shape, self._row_stride = (1, config.hidden_size), (config.hidden_size, 1)
+        self._mask = CausalMask(config.group, dtype, device)
+        self._tiles = TilePool(config, dtype, device)
         self._norm = weights.norm.repeat(2)
         self._decode_layers = [_Layer.bind(layer, "decode") for layer in weights.layers]
         self._prefill_layers = [_Layer.bind(layer, "prefill") for layer in weights.layers]
-        self._decode_tiles: dict[int, Tile] = {}
 
     def new_cache(self, num_blocks: int) -> KVCache:
         """An empty pool of `num_blocks` blocks. The caller hands out its blocks."""
@@ -152,78 +117,65 @@ class Decoder:
     def forward(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """[k, vocab] float32: the logits of `batch.logit_rows`, of all rows where that is None."""
         with torch.inference_mode():
-            longest = max(segment.context + segment.length for segment in batch.segments)
-            self._rope.reserve(longest)
+            self._rope.reserve(max(segment.context + segment.length for segment in batch.segments))
+            self._tiles.reset()
             embedded = self._weights.embedding(batch.ids)
             for first, embeds in batch.embeds:
                 embedded[first : first + embeds.shape[0]] = embeds
             hidden = (self._decode if batch.kind == "decode" else self._prefill)(batch, embedded, cache)
-            if batch.logit_rows is not None:
-                hidden = hidden.index_select(0, batch.logit_rows)
-            return self._weights.head.decode(self._normed(hidden.flatten(1), self._norm)).float()
+            return self._weights.head.decode(hidden).float()
 
     def _decode(self, batch: ForwardBatch, embedded: Tensor, cache: KVCache) -> Tensor:
-        """-> [rows, 2, hidden]"""
-        tile = self._decode_tile(embedded.shape[0])
-        self._enter(tile, embedded, batch.positions)
-        attend = DecodeAttention(cache, batch.segments, tile.query, tile.attention_out)
-        for index, layer in enumerate(self._decode_layers):
-            self._layer(index, layer, tile, attend)
-        return tile.residual
+        """-> [k, hidden], normed"""
+        tile = self._tiles.take(embedded.shape[0])
+        tile.enter(embedded, batch.positions, self._rope)
+        attend = DecodeAttention(cache, batch.segments, tile.query, tile.attended_heads)
+        self._layers(self._decode_layers, [(tile, attend)])
+        hidden = tile.normed(self._norm, self.config.rms_norm_eps)
+        return hidden if batch.logit_rows is None else hidden.index_select(0, batch.logit_rows)
 
     def _prefill(self, batch: ForwardBatch, embedded: Tensor, cache: KVCache) -> Tensor:
-        """-> [rows, 2, hidden]. Tiles go one after the other through each layer: its weights stay in the cache meanwhile."""
-        tiles: list[tuple[Tile, PrefillAttention, int]] = []
+        """-> [k, hidden], normed"""
+        work: list[tuple[Tile, Attend]] = []
+        lengths: list[int] = []
         row = 0
         for segment in batch.segments:
             whole = Span.of(segment.blocks, segment.context + segment.length, self.device)
             for start in range(segment.context, whole.length, TILE):
                 length = min(TILE, whole.length - start)
-                tile = Tile(self.config, -(-length // _PADDING) * _PADDING, self.dtype, self.device)
-                self._enter(tile, embedded[row : row + length], batch.positions[row : row + length])
-                mask = self._mask.tile(length, start)
-                span = whole.part(0, start + length)
-                tiles.append((tile, PrefillAttention(cache, span, length, tile.query, tile.attention_out, mask), length))
+                tile = self._tiles.take(-(-length // _PADDING) * _PADDING)
+                tile.enter(embedded[row : row + length], batch.positions[row : row + length], self._rope)
+                span, mask = whole.part(0, start + length), self._mask.tile(length, start)
+                work.append((tile, PrefillAttention(cache, span, length, tile.query, tile.attended_heads, mask)))
+                lengths.append(length)
                 row += length
-        for index, layer in enumerate(self._prefill_layers):
-            for tile, attend, _ in tiles:
-                self._layer(index, layer, tile, attend)
-        return torch.cat([tile.residual[:length] for tile, _, length in tiles])
+        self._layers(self._prefill_layers, work)
+        normed = [tile.normed(self._norm, self.config.rms_norm_eps) for tile, _ in work]
+        hidden = torch.cat([each[:length] for each, length in zip(normed, lengths, strict=True)])
+        return hidden if batch.logit_rows is None else hidden.index_select(0, batch.logit_rows)
 
-    def _decode_tile(self, rows: int) -> Tile:
-        if rows not in self._decode_tiles:
-            self._decode_tiles[rows] = Tile(self.config, rows, self.dtype, self.device)
-        return self._decode_tiles[rows]
+    def _layers(self, layers: Sequence[_Layer], work: Sequence[tuple[Tile, Attend]]) -> None:
+        """Each linear takes all tiles before the next one does: its weights stay in the processor's cache meanwhile."""
+        eps = self.config.rms_norm_eps
+        for index, layer in enumerate(layers):
+            for tile, attend in work:
+                self._project(layer, tile)
+                attend(index, tile.keys_values)
+            for tile, _ in work:
+                tile.add(layer.output(tile.attended))
+            for tile, _ in work:
+                gate, up = tile.halves(layer.gate_up(tile.normed(layer.mlp_norm, eps)))
+                torch.mul(silu(gate, inplace=True), up, out=tile.activated)
+            for tile, _ in work:
+                tile.add(layer.down(tile.activated))
 
-    def _enter(self, tile: Tile, embedded: Tensor, positions: Tensor) -> None:
-        """Put embeddings and rope angles of up to `tile.rows` rows into a tile."""
-        rows = embedded.shape[0]
-        torch.mul(embedded.unsqueeze(1), self._sign, out=tile.residual[:rows])
-        angles = self._rope.rows(positions)
-        tile.turning[0][:rows] = angles[:, :1]
-        tile.turning[1][:rows] = angles[:, 1:]
-
-    def _normed(self, pair: Tensor, weight: Tensor) -> Tensor:
-        """[rows, 2 · hidden] -> [rows, hidden]: RMSNorm (https://arxiv.org/abs/1910.07467)."""
-        normed = torch.layer_norm(pair, self._pair_shape, weight, None, self.config.rms_norm_eps)
-        if pair.shape[0] == 1:
-            return normed.as_strided(self._row_shape, self._row_stride)
-        return normed[:, : self.config.hidden_size].contiguous()
-
-    def _layer(self, index: int, layer: _Layer, tile: Tile, attend: Attend) -> None:
-        qkv = layer.qkv(self._normed(tile.pair, layer.attention_norm))
+    def _project(self, layer: _Layer, tile: Tile) -> None:
+        """The residual -> q, k and v with their positions."""
+        eps = self.config.rms_norm_eps
+        tile.projected.copy_(layer.qkv(tile.normed(layer.attention_norm, eps)))
         if layer.qk_norm is not None:
-            turned = qkv.view(tile.heads.shape)[:, : layer.qk_norm.shape[0]]
-            turned.copy_(torch.rms_norm(turned, turned.shape[-1:], None, self.config.rms_norm_eps).mul_(layer.qk_norm))
-        tile.twice.copy_(qkv.view(tile.single_shape))
-        torch.mul(qkv, tile.cos, out=tile.qkv)
-        tile.heads.addcmul_(tile.exchanged, tile.sin)
-        attend(index, tile.keys_values)
-        self._add(tile, layer.output(tile.attended))
-        gate, up = layer.gate_up(self._normed(tile.pair, layer.mlp_norm)).chunk(2, 1)
-        torch.mul(silu(gate, inplace=True), up, out=tile.hidden)
-        self._add(tile, layer.down(tile.hidden))
-
-    def _add(self, tile: Tile, branch: Tensor) -> None:
-        """The residual sum, of both signs. branch: [rows, hidden]"""
-        tile.residual.addcmul_(self._sign, branch if tile.rows == 1 else branch.unsqueeze(1))
+            heads = tile.projected_heads
+            heads.copy_(torch.rms_norm(heads, heads.shape[-1:], None, eps).mul_(layer.qk_norm))
+        torch.mul(tile.projected, tile.cos, out=tile.qkv)
+        tile.first_halves.addcmul_(tile.projected_second_halves, tile.sin, value=-1)
+        tile.second_halves.addcmul_(tile.projected_first_halves, tile.sin)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from models.embedder_config import EmbedderConfig, read_embedder
 from models.errors import ModelLoadError
 from models.onnx import OnnxSession, SessionOptions, cuda_devices
-from models.onnx_export import ExportOptions, Quantization, exported
+from models.onnx_export import ExportOptions, Quantization, cache_entry, exported
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +113,17 @@ def load_embedder(path: Path, options: EmbedderOptions) -> Embedder:
         "attention": "one operator a layer" if export.fused_attention else "products and softmax",
     }
     return Embedder(config, text, image, details)
+
+
+def prepare_embedder(path: Path, options: EmbedderOptions) -> bool:
+    """Export a checkpoint as `load_embedder` would; False where there was nothing to do. Raises ModelLoadError."""
+    if ready_made(path) is not None:
+        return False
+    export = export_options(options, _device(options.device))
+    if cache_entry(path, export).is_dir():
+        return False
+    exported(path, export, threads=options.threads)
+    return True
 
 
 def export_options(options: EmbedderOptions, device: str) -> ExportOptions:

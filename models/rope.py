@@ -1,32 +1,35 @@
-"""Rotary positions: https://arxiv.org/abs/2104.09864, in the half-split form (GPT-NeoX's)."""
+"""Rotary positions: https://arxiv.org/abs/2104.09864, a head's first half against its second (as GPT-NeoX has it)."""
 
 import torch
 from torch import Tensor
 
 from models.config import DecoderConfig
 
+_FIRST_LENGTH = 2048
+
 
 class RopeTable:
-    """Rows of cosines and signed sines by position; grows up to the model's context as positions are used."""
+    """Cosines and sines by position; grows up to the model's context as positions are used."""
 
     def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> None:
         self._inv_freq = torch.tensor(config.inv_freq, dtype=torch.float64, device=device)
+        self._half = len(config.inv_freq)
         self._dtype = dtype
         self._limit = config.max_position_embeddings
-        self._rows = self._make(min(2048, self._limit))
+        self._table = self._make(min(_FIRST_LENGTH, self._limit))
 
     def _make(self, length: int) -> Tensor:
-        """[length, 2, head_dim]: cosines; sines, negated where they multiply the second half."""
+        """[length, 1, 3 · head_dim / 2]: cosines twice, for both halves of a head; sines once."""
         angles = torch.outer(torch.arange(length, dtype=torch.float64, device=self._inv_freq.device), self._inv_freq)
         cos, sin = angles.cos(), angles.sin()
-        return torch.stack((torch.cat((cos, cos), 1), torch.cat((-sin, sin), 1)), 1).to(self._dtype)
+        return torch.cat((cos, cos, sin), 1).to(self._dtype).unsqueeze(1)
 
     def reserve(self, length: int) -> None:
         """Make sure that positions below `length` are there."""
-        if length > self._rows.shape[0]:
-            grown = 2 * self._rows.shape[0]
-            self._rows = self._make(max(length, min(grown, self._limit)))
+        if length > self._table.shape[0]:
+            self._table = self._make(max(length, min(2 * self._table.shape[0], self._limit)))
 
-    def rows(self, positions: Tensor) -> Tensor:
-        """[rows] -> [rows, 2, head_dim]"""
-        return self._rows.index_select(0, positions)
+    def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """[n] -> cosines [n, 1, head_dim], sines [n, 1, head_dim / 2]"""
+        cos, sin = self._table.index_select(0, positions).split((2 * self._half, self._half), 2)
+        return cos, sin

@@ -16,7 +16,7 @@ from gateway.schemas.sampling import (
 )
 from pipelines.messages import Prompt, StringPrompt, TextRequest, TokenPrompt
 
-MAX_PROMPTS = 2048
+MAX_PROMPTS = 2048  # and no more choices of all of them together: each is a sequence with its own tokens
 
 Prompts = str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=2**20)]
 
@@ -40,8 +40,11 @@ def to_text_request(body: CompletionRequest, salt: str) -> TextRequest:
     if body.max_tokens == 0 and not body.echo:
         raise bad_request("max_tokens", "'max_tokens' must be at least 1, or 0 with 'echo'.")
     check_stream_options(body)
+    asked = prompts(body.prompt)
+    if len(asked) * body.choices > MAX_PROMPTS:
+        raise bad_request("n", f"'n' times the number of prompts must be at most {MAX_PROMPTS}.")
     return TextRequest(
-        prompts=prompts(body.prompt),
+        prompts=asked,
         sampling=sampling(body, max_tokens=body.max_tokens, logprobs=body.logprobs),
         n=body.choices,
         echo=bool(body.echo),

@@ -8,7 +8,7 @@ from gateway.errors import ApiError, bad_request
 from pipelines.messages import Sampling
 
 MAX_CHOICES = 128
-MAX_STOPS = 64
+MAX_STOPS = 16
 MAX_TOP_LOGPROBS = 20
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]

@@ -30,7 +30,7 @@ def decode_file(path: str, max_seconds: float) -> Samples:
         # Playlists name other files and addresses: nothing but what was uploaded is opened, by no protocol.
         with (
             _Upload(path) as file,
-            av.open(file, metadata_errors="ignore", options={"protocol_whitelist": "none"}) as container,
+            av.open(file, "r", metadata_errors="ignore", options={"protocol_whitelist": "none"}) as container,
         ):
             if not container.streams.audio:
                 raise InvalidRequest("The file has no audio track.", "file")

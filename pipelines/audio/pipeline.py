@@ -3,75 +3,35 @@
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from time import monotonic
 
 import ctranslate2
 import numpy as np
 
 from models.errors import ModelLoadError
-from models.languages import LANGUAGES
-from models.whisper import MAX_CONTEXT_TOKENS, Whisper, load_whisper
-from pipelines.audio.cuts import MAX_SECONDS, cut
-from pipelines.audio.decode import decode_file
-from pipelines.audio.ear import Ear, Heard
-from pipelines.audio.fallback import TEMPERATURES, Verdict, judge
+from models.whisper import Whisper, load_whisper
+from pipelines.audio.ear import Heard
+from pipelines.audio.fallback import Verdict, judge
 from pipelines.audio.features import MAX_FRAMES, SAMPLE_RATE, LogMel
 from pipelines.audio.file import FileJob, Prepared
+from pipelines.audio.intake import AudioWork, Input, Intake, Opening, Rejected
 from pipelines.audio.messages import (
-    Audio,
     AudioOptions,
     Clear,
     Commit,
-    Configure,
     End,
-    StreamRequest,
-    TranscriptionRequest,
-    decode_item,
 )
-from pipelines.audio.streaming import WORD_PAUSE_MS, LiveStream, StreamOptions
-from pipelines.audio.vad import Silero, speech_spans
+from pipelines.audio.streaming import LiveStream, StreamOptions
+from pipelines.audio.vad import Silero
 from pipelines.audio.windows import Lane, Owner, Stage, Window, WindowQueue
-from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
+from pipelines.base import ModelError, StepFailed, StepResult, Ticket
 from pipelines.messages import Done, Event, Failed, ModelSpec, Ready, Request, Stats, StepReport
 
 PREFETCH = 2  # files that are decoded while as many as a batch has windows are under way
 BEST_OF = 5  # samples at a temperature above 0
-TARGET_SECONDS = 20.0  # of a file's window where lengths adapt: the encoder's work grows faster than its input
 PARTIAL_INTERVAL = 0.5  # seconds of new speech before a turn is decoded again
 PARTIAL_SHARE = 0.5  # of the time, that partials of all streams may take; past it they come less often
-ORPHAN_SECONDS = 60.0  # after which an ear without a stream belongs to a request that ended while it was prepared
 WARM_UP_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """A live stream, ready to be heard."""
-
-    ticket: Ticket
-    request: StreamRequest
-    context: tuple[int, ...]
-    prompt_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A change that can't be made."""
-
-    refusal: InvalidRequest
-    event_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """What a stream is fed, as the engine takes it."""
-
-    ticket: Ticket
-    item: Heard | Commit | Clear | Opening | Rejected | End
-    prompt_tokens: int = 0
-
-
-AudioWork = Prepared | Opening | Input
 
 
 class AudioPipeline:
@@ -82,7 +42,7 @@ class AudioPipeline:
         self._options = options
         self._mel = LogMel(model.n_mels)
         self._silero = Silero()
-        self._ears: dict[str, tuple[float, Ear]] = {}  # pool threads; single operations are atomic
+        self._intake = Intake(model, options, self._silero)
         self._queue = WindowQueue()
         self._files: dict[str, FileJob] = {}
         self._streams: dict[str, LiveStream] = {}
@@ -124,97 +84,10 @@ class AudioPipeline:
     # --- pool threads -------------------------------------------------------------------------------------------------
 
     def prepare(self, ticket: Ticket, request: Request) -> list[AudioWork]:
-        match request:
-            case TranscriptionRequest():
-                return [self._prepare_file(ticket, request)]
-            case StreamRequest():
-                work = self._opening(ticket, request)
-                now = monotonic()
-                for id, (made, _) in list(self._ears.items()):
-                    if id not in self._streams and now - made > ORPHAN_SECONDS:
-                        self._ears.pop(id, None)
-                self._ears[ticket.id] = now, Ear(self._silero, request)
-                return [work]
-            case _:
-                raise InvalidRequest("This model transcribes speech; it does not do what was asked.", "model")
+        return self._intake.prepare(ticket, request, self._streams)
 
     def feed(self, ticket: Ticket, data: bytes) -> list[AudioWork]:
-        found = self._ears.get(ticket.id)
-        if found is None:
-            return []
-        _, ear = found
-        match decode_item(data):
-            case Audio(data=samples):
-                return [Input(ticket, ear.hear(samples))]
-            case Configure(to=request, event_id=event_id):
-                try:
-                    work = self._opening(ticket, request)
-                except InvalidRequest as refusal:
-                    return [Input(ticket, Rejected(refusal, event_id))]
-                return [Input(ticket, ear.configure(request)), Input(ticket, work)]
-            case End() as end:
-                return [Input(ticket, ear.flush()), Input(ticket, end)]
-            case item:
-                return [Input(ticket, item)]
-
-    def _prepare_file(self, ticket: Ticket, request: TranscriptionRequest) -> Prepared:
-        language = self._language(request.language)
-        context = self._context(request.prompt, request.hotwords)
-        audio = decode_file(request.path, self._options.max_seconds)
-        probabilities = self._silero.probabilities(audio)
-        cuts = cut(
-            probabilities,
-            len(audio),
-            threshold=request.vad_threshold,
-            silence_ms=request.vad_silence_ms,
-            target=MAX_SECONDS if self._options.window == "full" else TARGET_SECONDS,
-        )
-        speech = speech_spans(probabilities, request.vad_threshold, WORD_PAUSE_MS) if request.timestamps else []
-        return Prepared(
-            ticket=ticket,
-            request=request,
-            audio=audio,
-            cuts=tuple(cuts),
-            speech=tuple(speech),
-            context=context,
-            temperatures=(request.temperature,) if request.temperature else TEMPERATURES,
-            language=language,
-            ready=monotonic(),
-        )
-
-    def _opening(self, ticket: Ticket, request: StreamRequest) -> Opening:
-        language = self._language(request.language)
-        if language != request.language:
-            request = StreamRequest(
-                encoding=request.encoding,
-                rate=request.rate,
-                language=language,
-                prompt=request.prompt,
-                turns=request.turns,
-                words=request.words,
-            )
-        return Opening(ticket, request, self._context(request.prompt, ""))
-
-    def _language(self, code: str | None) -> str | None:
-        """The language to transcribe in; None: to be detected. Raises InvalidRequest."""
-        languages = self._model.languages
-        if code is not None and code not in languages:
-            if code in LANGUAGES:
-                raise InvalidRequest(
-                    f"This model does not speak {code!r}; it speaks {', '.join(languages)}.", "language"
-                )
-            known = ", ".join(sorted(languages))
-            raise InvalidRequest(f"{code!r} is no language code (ISO 639-1); known here: {known}.", "language")
-        return code or (languages[0] if len(languages) == 1 else None)
-
-    def _context(self, prompt: str, hotwords: str) -> tuple[int, ...]:
-        """Tokens of the text before a window: at most half of what the decoder holds, hot words first."""
-        tokens: list[int] = []
-        if hotwords.strip():
-            tokens += self._model.encode_text(" " + hotwords.strip())[: MAX_CONTEXT_TOKENS // 2]
-        if prompt.strip():
-            tokens += self._model.encode_text(" " + prompt.strip())[-(MAX_CONTEXT_TOKENS - len(tokens)) :]
-        return (self._model.start_of_previous, *tokens) if tokens else ()
+        return self._intake.feed(ticket, data)
 
     # --- engine thread ------------------------------------------------------------------------------------------------
 
@@ -258,7 +131,7 @@ class AudioPipeline:
     def abort(self, request_id: str) -> None:
         self._files.pop(request_id, None)
         self._streams.pop(request_id, None)
-        self._ears.pop(request_id, None)
+        self._intake.forget(request_id)
         self._queue.forget(request_id)
 
     @property

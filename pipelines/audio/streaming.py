@@ -5,7 +5,6 @@ change. The final run begins with them, so all that was said of an item adds up 
 one window is cut where the speaker is least audible; each section gets a final run of its own.
 """
 
-from collections import deque
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -15,21 +14,18 @@ from pipelines.audio.cuts import Cut, cut, quietest
 from pipelines.audio.ear import Heard
 from pipelines.audio.fallback import TEMPERATURES, is_degenerate, is_silent
 from pipelines.audio.features import SAMPLE_RATE, Samples
+from pipelines.audio.items import Item, Items, Section, seconds
 from pipelines.audio.messages import (
     Cleared,
     Committed,
     Configured,
-    Final,
     ItemFailed,
-    Partial,
     Refusal,
     SpeechStarted,
     SpeechStopped,
     StreamRequest,
-    Word,
 )
 from pipelines.audio.messages import Heard as HeardEvent
-from pipelines.audio.stitching import segments
 from pipelines.audio.tape import Tape
 from pipelines.audio.turns import ONSET, Began, TurnDetector
 from pipelines.audio.vad import FRAME, Span, speech_spans
@@ -61,30 +57,6 @@ class StreamOptions:
 
 
 @dataclass(slots=True)
-class Item:
-    number: int
-    start: int  # padding included
-    speech_end: int  # where its speech was heard last
-    end: int  # where the turn ended
-    language: str | None
-    text: str = ""  # said so far
-    words: list[Word] = field(default_factory=list)
-    announced: bool = False  # a partial was sent
-
-
-@dataclass(slots=True)
-class Section:
-    """A part of an item, on its way through its final run. `last`: the item ends with it."""
-
-    item: Item
-    where: Cut
-    speech: tuple[Span, ...]
-    window: Window | None  # None: nobody speaks in it
-    last: bool
-    done: bool = False
-
-
-@dataclass(slots=True)
 class Turn:
     """The item that is open, and its growing section."""
 
@@ -113,10 +85,9 @@ class LiveStream:
         self._tape = Tape()
         self._detector = TurnDetector(request.turns) if request.turns else None
         self._turn: Turn | None = None
-        self._sections: deque[Section] = deque()  # said from the front
+        self._items = Items(ticket.id, options.model, self._tape)
         self._uncommitted = 0  # position after what was committed or cleared last
         self._overflowing = False
-        self._items = 0
         self._received = 0  # samples, those that overflowed too
         self._acknowledged = 0
         self._generated = 0
@@ -173,7 +144,7 @@ class LiveStream:
         if turn is not None and self._detector is not None:
             self._detector.stop()
             self._drop_partial(turn)
-            self._events.append(SpeechStopped(self._ticket.id, turn.item.number, _seconds(self._tape.end)))
+            self._events.append(SpeechStopped(self._ticket.id, turn.item.number, seconds(self._tape.end)))
             self._events.append(ItemFailed(self._ticket.id, turn.item.number, "The audio buffer was cleared."))
         self._uncommitted = self._tape.end
         self._overflowing = False
@@ -208,9 +179,9 @@ class LiveStream:
         assert self._request.turns is not None
         padding = self._request.turns.prefix_padding_ms * SAMPLE_RATE // 1000
         start = max(change.speech - padding, self._uncommitted, self._tape.start)
-        item = self._new_item(start, change.seen)
+        item = self._items.new(start, change.seen, self._request.language)
         self._turn = Turn(item, change.speech, start, decoded=change.speech)
-        self._events.append(SpeechStarted(self._ticket.id, item.number, _seconds(start)))
+        self._events.append(SpeechStarted(self._ticket.id, item.number, seconds(start)))
 
     def _finish(self, speech_end: int, seen: int) -> None:
         turn, self._turn = self._turn, None
@@ -219,7 +190,7 @@ class LiveStream:
         item.speech_end, item.end = speech_end, seen
         self._uncommitted = seen
         self._drop_partial(turn)
-        self._events.append(SpeechStopped(self._ticket.id, item.number, _seconds(seen)))
+        self._events.append(SpeechStopped(self._ticket.id, item.number, seconds(seen)))
         self._events.append(Committed(self._ticket.id, item.number))
         end = max(min(seen, speech_end + TAIL), turn.start + FRAME)
         self._finalise(item, Cut((Span(turn.start, end),)), turn.agreement.tokens, last=True)
@@ -257,7 +228,7 @@ class LiveStream:
     def _commit_buffer(self) -> None:
         start, end = self._uncommitted, self._tape.end
         self._uncommitted, self._overflowing = end, False
-        item = self._new_item(start, end)
+        item = self._items.new(start, end, self._request.language)
         item.end = end
         self._events.append(Committed(self._ticket.id, item.number))
         offset = start // FRAME * FRAME
@@ -266,7 +237,7 @@ class LiveStream:
             spans = tuple(Span(span.start + offset, span.end + offset) for span in each.spans)
             self._finalise(item, Cut(spans), (), last=index == len(cuts) - 1)
         if not cuts:
-            self._sections.append(Section(item, Cut((Span(start, end),)), (), None, last=True, done=True))
+            self._items.append(Section(item, Cut((Span(start, end),)), (), None, last=True, done=True))
             self._say_finished()
 
     def partial(self, interval: float) -> None:
@@ -276,7 +247,7 @@ class LiveStream:
         which takes over its place.
         """
         turn, end = self._turn, self._tape.end
-        if turn is None or any(each.item is turn.item for each in self._sections):
+        if turn is None or self._items.awaits(turn.item):
             return
         fresh = end - turn.decoded
         stale = turn.partial
@@ -309,78 +280,28 @@ class LiveStream:
             turn.partial = None
             self._say_partial(turn, window)
             return
-        for section in self._sections:
-            if section.window is window:
-                section.done = True
+        self._items.settle(window)
         self._say_finished()
         self._acknowledge()
 
     def _say_partial(self, turn: Turn, window: Window) -> None:
-        found, item = window.result, turn.item
+        found = window.result
         if found is None or window.language is None or is_silent(found) or is_degenerate(found, window.seconds):
             return
         words = self._options.model.words(found.tokens[len(window.prefix) :], window.language)
-        position = turn.start + len(window.audio)
-        fresh, rest = turn.agreement.update(words, position, commit=position - turn.speech >= MIN_AGREED)
-        delta = _said(item, "".join(text for text, _ in fresh))
-        tentative = "".join(text for text, _ in rest)
-        arrived = None if item.announced else self._tape.arrival(turn.speech + FRAME)
-        item.announced = True
-        self._events.append(
-            Partial(
-                id=self._ticket.id,
-                item=item.number,
-                delta=delta,
-                tentative=tentative if item.text else tentative.lstrip(),
-                start=_seconds(item.start),
-                end=_seconds(position),
-                latency=None if arrived is None else monotonic() - arrived,
-            )
-        )
+        seen = turn.start + len(window.audio)
+        fresh, rest = turn.agreement.update(words, seen, commit=seen - turn.speech >= MIN_AGREED)
+        self._events.append(self._items.partial(turn.item, fresh, rest, turn.speech, seen))
 
     def _say_finished(self) -> None:
-        """Sections that are done, in order; after the last one of a stream that ends, its end."""
-        while self._sections and self._sections[0].done:
-            self._say(self._sections[0])
-            self._sections.popleft()
-            self._forget()
-        if self._ending and not self._sections:
+        """Sections that are done; after the last one of a stream that ends, its end."""
+        self._events += self._items.finished()
+        self._forget()
+        if self._ending and not self._items.pending:
             total = monotonic() - self._ticket.received
             self._events.append(Done(self._ticket.id, Usage(0, self._generated), Timing(compute=total, total=total)))
 
-    def _say(self, section: Section) -> None:
-        item, window, model = section.item, section.window, self._options.model
-        delta = ""
-        if window is not None and window.result is not None:
-            delta = _said(item, model.decode_text(window.result.tokens[len(window.prefix) :]))
-            if window.words:
-                for part in segments(model, window.result, window.words, section.where, section.speech):
-                    item.words += part.words
-        if not section.last:
-            where = section.where
-            self._events.append(Partial(self._ticket.id, item.number, delta, "", where.start, where.end))
-            return
-        arrived = self._tape.arrival(item.speech_end)
-        self._events.append(
-            Final(
-                id=self._ticket.id,
-                item=item.number,
-                delta=delta,
-                transcript=item.text,
-                start=_seconds(item.start),
-                end=_seconds(item.speech_end),
-                seconds=_seconds(item.end - item.start),
-                words=item.words,
-                latency=None if arrived is None else monotonic() - arrived,
-            )
-        )
-
     # --- small things -------------------------------------------------------------------------------------------------
-
-    def _new_item(self, start: int, end: int) -> Item:
-        item = Item(self._items, start, end, end, self._request.language)
-        self._items += 1
-        return item
 
     def _finalise(self, item: Item, where: Cut, prefix: tuple[int, ...], *, last: bool) -> None:
         start, end = where.spans[0].start, where.spans[-1].end
@@ -390,7 +311,7 @@ class LiveStream:
         threshold = self._request.turns.threshold if self._request.turns else 0.5
         heard = speech_spans(self._tape.probabilities(start, end), threshold, WORD_PAUSE_MS)
         speech = tuple(Span(span.start + offset, span.end + offset) for span in heard)
-        self._sections.append(Section(item, where, speech, window, last))
+        self._items.append(Section(item, where, speech, window, last))
         self._windows.append(window)
 
     def _window(self, lane: Lane, item: Item, audio: Samples, prefix: tuple[int, ...]) -> Window:
@@ -418,8 +339,7 @@ class LiveStream:
 
     def _acknowledge(self) -> None:
         """Let the client go on, unless there is too much that waits for its final run."""
-        backlog = sum(len(each.window.audio) for each in self._sections if each.window is not None)
-        if backlog <= MAX_BACKLOG and self._received - self._acknowledged >= ACKNOWLEDGED:
+        if self._items.backlog <= MAX_BACKLOG and self._received - self._acknowledged >= ACKNOWLEDGED:
             self._acknowledged = self._received
             self._events.append(HeardEvent(self._ticket.id, self._received / SAMPLE_RATE))
 
@@ -431,17 +351,5 @@ class LiveStream:
             keep = max(keep, self._tape.end - padding - 2 * ONSET * FRAME)
         if self._turn is not None:
             keep = self._turn.start
-        for section in self._sections:
-            keep = min(keep, section.where.spans[0].start)
-        self._tape.forget(keep)
-
-
-def _said(item: Item, text: str) -> str:
-    """Add to an item's text; returns the part that is new, so that the parts add up."""
-    delta = text if item.text else text.lstrip()
-    item.text += delta
-    return delta
-
-
-def _seconds(samples: int) -> float:
-    return round(samples / SAMPLE_RATE, 3)
+        earliest = self._items.earliest
+        self._tape.forget(keep if earliest is None else min(keep, earliest))

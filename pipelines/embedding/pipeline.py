@@ -2,19 +2,17 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.device import available_cpus
-from models.embedder import Embedder, EmbedderOptions, Ids, load_embedder, ready_made
+from models.embedder import Embedder, Ids
 from models.embedder import Vectors as Rows
 from models.errors import ModelLoadError
-from models.onnx_export import Quantization
-from models.source import resolve
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
+from pipelines.embedding import loading
 from pipelines.embedding.batching import BatchQueue, Input
 from pipelines.embedding.job import Job
 from pipelines.embedding.pace import CPU_TOKENS, GPU_TOKENS, Pace, warm_up
@@ -27,7 +25,6 @@ from pipelines.messages import Event, ModelSpec, Ready, Request, Stats, StepRepo
 SLOTS = 1024
 
 POLL_S = 0.0005  # how often a step that waits for company looks for it
-GPU_MEMORY = 8 * 2**30  # bytes that the arena of one encoder may grow to
 
 
 @dataclass(slots=True)
@@ -54,11 +51,7 @@ class EmbeddingPipeline:
     @classmethod
     def load(cls, spec: ModelSpec) -> "tuple[EmbeddingPipeline, Ready]":
         try:
-            options = _options(spec)
-            path = resolve(spec.source)
-            embedder = load_embedder(path, options)
-            ready = ready_made(path)
-            tokenizer = Tokenizer(path if ready is None else ready[1], embedder.config)
+            embedder, tokenizer = loading.load(spec)
         except ModelLoadError as error:
             raise ModelError(str(error)) from error
         gpu = embedder.details["device"] != "cpu"
@@ -171,29 +164,3 @@ def padded(texts: Sequence[Tokens], pad_id: int) -> tuple[Ids, Ids, Ids | None]:
         if types is not None and text.types is not None:
             types[row, :length] = text.types
     return ids, mask, types
-
-
-def _options(spec: ModelSpec) -> EmbedderOptions:
-    """Raises ModelLoadError."""
-    quantization: Quantization = "none"
-    match spec.quantization:
-        case None | "none":
-            if spec.embedding.dynamic_int8:
-                raise ModelLoadError('embedding.dynamic_int8 needs quantization = "int8"')
-        case "int8":
-            quantization = "int8_dynamic" if spec.embedding.dynamic_int8 else "int8"
-        case other:
-            raise ModelLoadError(f'quantization {other!r} loses too much of an embedding model; use "int8"')
-    options = EmbedderOptions(
-        device=spec.device,
-        quantization=quantization,
-        threads=spec.threads or available_cpus(),
-        memory_limit=GPU_MEMORY,
-    )
-    match spec.dtype:
-        case None:
-            return options
-        case "float32" | "float16":
-            return replace(options, dtype=spec.dtype)
-        case other:
-            raise ModelLoadError(f"embedding models run in float32 or, on a GPU, float16; not in {other}")

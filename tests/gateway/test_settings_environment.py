@@ -99,6 +99,8 @@ def test_what_kubernetes_sets_for_a_service_called_gateway_is_not_meant() -> Non
         ("GATEWAY_SERVER__PROT", "1", "GATEWAY_SERVER__PROT: 'prot' is not known; did you mean 'port'?"),
         ("GATEWAY_SEVER__PORT", "1", "GATEWAY_SEVER__PORT: 'sever' is not known; did you mean 'server'?"),
         ("GATEWAY_APIKEY", "k", "GATEWAY_APIKEY is not known; did you mean 'GATEWAY_API_KEY'?"),
+        ("GATEWAY_API_KEY", "secret\n", "GATEWAY_API_KEY: a key can't hold white space"),
+        ("GATEWAY_METRICS_KEY", "two words", "GATEWAY_METRICS_KEY: a key can't hold white space"),
         ("GATEWAY_MODELS__9__NAME", "x", "GATEWAY_MODELS__9__NAME: index 9 leaves a gap; the next free one is 3"),
         ("GATEWAY_MODELS__ORG_X__NAME", "x", "GATEWAY_MODELS__ORG_X__NAME: 'org_x' is not known"),
         ("GATEWAY_MODELS__0__DTYPE", "f8", "GATEWAY_MODELS__0__DTYPE: invalid enum value 'f8'; legal: bfloat16"),

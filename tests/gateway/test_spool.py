@@ -120,7 +120,8 @@ def test_what_dead_instances_left_is_removed_and_what_live_ones_use_is_not(tmp_p
         assert other.stdout is not None
         assert other.stdin is not None
         theirs = Path(other.stdout.readline().strip())
-        (tmp_path / "notes").mkdir()  # nothing of ours
+        (tmp_path / "notes").mkdir()  # nothing of ours, a lock in it or not
+        (tmp_path / "notes" / "lock").touch()
         first = Spool(tmp_path, 1000)
         first.open()
         assert (theirs / "left").exists()

@@ -103,9 +103,7 @@ async def streaming(url: str, **query: str) -> AsyncIterator[ClientConnection]:
         yield connection
 
 
-async def stream(
-    connection: ClientConnection, audio: speech.Samples, *, paced: bool = False
-) -> list[dict[str, Any]]:
+async def stream(connection: ClientConnection, audio: speech.Samples, *, paced: bool = False) -> list[dict[str, Any]]:
     """Send audio and the end; everything that comes until the server closes."""
 
     async def send() -> None:

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ def http(hearing: Gateway) -> Iterator[httpx.Client]:
 
 
 def spooled(hearing: Gateway) -> list[Path]:
-    return [path for path in Path(hearing.settings.server.spool_dir).rglob("*") if path.is_file() and path.name != "lock"]
+    return [
+        path for path in Path(hearing.settings.server.spool_dir).rglob("*") if path.is_file() and path.name != "lock"
+    ]
 
 
 def post(http: httpx.Client, *fields: tuple[str, Any], url: str = URL) -> httpx.Response:
@@ -80,7 +83,8 @@ def test_every_format(client: OpenAI, http: httpx.Client, tmp_path: Path) -> Non
     )
     assert verbose.language == "english"
     assert float(verbose.duration) == 5.0
-    assert verbose.segments and verbose.words
+    assert verbose.segments
+    assert verbose.words
     assert "".join(segment.text for segment in verbose.segments).strip() == verbose.text == plain["text"]
     assert " ".join(word.word for word in verbose.words) == verbose.text
     assert [segment.id for segment in verbose.segments] == list(range(len(verbose.segments)))
@@ -92,7 +96,8 @@ def test_every_format(client: OpenAI, http: httpx.Client, tmp_path: Path) -> Non
         cues = pysubs2.SSAFile.from_string(captions, format_=format)
         edges = [edge for cue in cues for edge in (cue.start, cue.end)]
         assert edges == sorted(edges)
-        assert 0 <= edges[0] and edges[-1] <= 4999
+        assert edges[0] >= 0
+        assert edges[-1] <= 4999
         assert all(cue.plaintext.strip() and cue.start < cue.end for cue in cues)
         assert " ".join(cue.plaintext.replace("\n", " ") for cue in cues) == verbose.text
 
@@ -242,10 +247,8 @@ def test_clients_that_leave_at_any_moment_leave_nothing(hearing: Gateway, http: 
             yield b"\r\n--b--\r\n"
 
         headers = {"content-type": "multipart/form-data; boundary=b", "authorization": f"Bearer {KEY}"}
-        try:
+        with suppress(httpx.HTTPError):
             httpx.post(hearing.url + URL, content=body(), headers=headers, timeout=httpx.Timeout(5, read=pause))
-        except httpx.HTTPError:
-            pass
 
     with ThreadPoolExecutor(10) as pool:
         list(pool.map(leave, range(30)))
@@ -262,7 +265,7 @@ def test_metrics_of_the_audio_row(hearing: Gateway, http: httpx.Client) -> None:
         return http.get("/metrics").text
 
     assert sample(page(), "gateway_rtf_count", **label) >= 1
-    assert 0 < sample(page(), "gateway_rtf_sum", **label)
+    assert sample(page(), "gateway_rtf_sum", **label) > 0
     for kind in ("encode", "decode"):
         assert sample(page(), "gateway_step_seconds_count", kind=kind, **label) >= 1
     wait_until(lambda: sample(page(), "gateway_audio_windows_total", **label) >= 1)

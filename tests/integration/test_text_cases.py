@@ -10,6 +10,7 @@ from openai import BadRequestError, OpenAI
 from models.source import resolve
 from models.tokenizer import load_tokenizer
 from tests.gateway.desk import events
+from tests.integration.conftest import sample, wait_until
 from tests.live import Gateway
 
 pytestmark = pytest.mark.requires_weights
@@ -293,6 +294,16 @@ def test_several_choices(ask: Asked) -> None:
     texts = [choice["message"]["content"] for choice in answer["choices"]]
     assert len(set(texts)) > 1
     assert answer["usage"]["completion_tokens"] <= 36
+
+
+def test_a_client_that_leaves_gives_its_blocks_back(ask: Asked, real: Gateway) -> None:
+    body = {"model": ask.model, "prompt": "Once upon a time", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    with ask.client.stream("POST", COMPLETIONS, json=body) as answer:
+        next(answer.iter_raw())
+        assert real.fleet.routes[0].admission.used == 1
+    wait_until(lambda: real.fleet.routes[0].admission.used == 0)
+    wait_until(lambda: sample(ask.client.get("/metrics").text, "gateway_kv_blocks_used", model=ask.model) == 0)
+    assert sample(ask.client.get("/metrics").text, "gateway_kv_blocks", model=ask.model) > 0
 
 
 # --- the official client ----------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ def timeline(outcome: str = "stop", tokens: Tokens = STEADY, **fields: Any) -> T
         "worker_prefill": 0.38 if finished else 0.0,
         "worker_decode": 0.3 if finished else 0.0,
         "worker_total": 0.8 if finished else 0.0,
+        "media_seconds": 10.0,
     }
     return Timeline(tokens=list(tokens), outcome=outcome, **(stamps | fields))
 

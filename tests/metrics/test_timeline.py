@@ -99,4 +99,4 @@ def test_phases_add_up_to_the_total_but_for_the_gateway_s_own() -> None:
 def test_every_interval_is_defined() -> None:
     derived = dict(intervals(timeline()).samples())
     assert set(derived) <= set(definitions.INTERVALS)
-    assert set(definitions.INTERVALS) == set(derived) | {"step"}
+    assert set(definitions.INTERVALS) == set(derived) | {"step", "first_partial", "final_latency"}

@@ -120,3 +120,8 @@ def siglip(folder: Path) -> Path:
 
 def write(file: Path, content: object) -> None:
     file.write_text(json.dumps(content))
+
+
+def vocabulary(folder: Path) -> dict[str, int]:
+    found: dict[str, int] = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    return found

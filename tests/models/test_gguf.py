@@ -40,7 +40,14 @@ def config(architecture: str = "qwen2") -> DecoderConfig:
 
 
 def test_metadata_of_every_kind_is_read(tmp_path: Path) -> None:
-    metadata = {"a.bool": True, "a.int": 7, "a.float": 0.5, "a.text": "é", "a.words": ["x", "yy"], "a.numbers": [1, 2, 3]}
+    metadata = {
+        "a.bool": True,
+        "a.int": 7,
+        "a.float": 0.5,
+        "a.text": "é",
+        "a.words": ["x", "yy"],
+        "a.numbers": [1, 2, 3],
+    }
     file = GGUFFile(write_gguf(tmp_path / "m.gguf", "qwen2", metadata=metadata))
     assert {key: file.metadata[key] for key in metadata} == metadata
     assert read_architecture(file.path) == "qwen2"
@@ -99,7 +106,9 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
         GGUFCheckpoint(file, config()).weight("model.layers.0.mlp.up_proj.weight")
 
 
-@pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF\x01\x00\x00\x00" + b"\x00" * 64, b"PK\x03\x04" + b"\x00" * 64])
+@pytest.mark.parametrize(
+    "content", [b"", b"GGUF", b"GGUF\x01\x00\x00\x00" + b"\x00" * 64, b"PK\x03\x04" + b"\x00" * 64]
+)
 def test_what_is_no_gguf_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(content)

@@ -49,9 +49,7 @@ def test_constant_rows_quantise_to_themselves() -> None:
     ("make", "form"),
     [(Int8Linear, Int8Weight.quantise(weight())), (Int4Linear, Int4Weight.quantise(weight()))],
 )
-def test_kernels_compute_what_their_codes_say(
-    make: Callable[..., Linear], form: Int8Weight | Int4Weight
-) -> None:
+def test_kernels_compute_what_their_codes_say(make: Callable[..., Linear], form: Int8Weight | Int4Weight) -> None:
     bias = torch.randn(ROWS).bfloat16()
     x = inputs(5)
     expected = x.float() @ form.dense().T + bias.float()

@@ -100,7 +100,9 @@ def test_a_checkpoint_that_cannot_be_exported_says_why(folder: Path, cache: Path
     assert not [path for path in (cache / "multimodal-gateway" / "onnx").iterdir() if path.is_dir()]
 
 
-def test_a_cross_encoder_scores_pairs_and_a_graph_that_disagrees_with_torch_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_cross_encoder_scores_pairs_and_a_graph_that_disagrees_with_torch_is_refused(
+    folder: Path, tmp_path: Path
+) -> None:
     checkpoints.bert(folder, labels=1)
     build_graphs(folder, ExportOptions(), tmp_path, 1)
     session = OnnxSession(tmp_path / "text.onnx", SessionOptions())

@@ -47,7 +47,8 @@ def texts(count: int) -> list[str]:
 
     def text() -> str:
         return "".join(
-            "".join(chance.choices(chance.choice(ALPHABETS), k=chance.randrange(1, 8))) for _ in range(chance.randrange(1, 20))
+            "".join(chance.choices(chance.choice(ALPHABETS), k=chance.randrange(1, 8)))
+            for _ in range(chance.randrange(1, 20))
         )
 
     return [*CASES, *(text() for _ in range(count - len(CASES)))]
@@ -146,7 +147,10 @@ def test_a_file_says_whether_a_bos_is_added(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("metadata", "named"),
-    [({"tokenizer.ggml.model": "t5"}, "t5"), ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "tekken"}, "tekken")],
+    [
+        ({"tokenizer.ggml.model": "t5"}, "t5"),
+        ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "tekken"}, "tekken"),
+    ],
 )
 def test_tokenizers_that_are_not_supported_are_named(metadata: dict[str, Any], named: str) -> None:
     with pytest.raises(ModelLoadError, match=f"{named}.*upstream"):

@@ -4,8 +4,16 @@ from collections.abc import Sequence
 from time import monotonic
 
 from models.whisper import AlignedWord, Floats, Hypothesis, Task
-from pipelines.audio.messages import Audio, AudioEvent, End, Passage, StreamItem, StreamRequest, encode_item
-from pipelines.audio.messages import TranscriptionRequest
+from pipelines.audio.messages import (
+    Audio,
+    AudioEvent,
+    End,
+    Passage,
+    StreamItem,
+    StreamRequest,
+    TranscriptionRequest,
+    encode_item,
+)
 from pipelines.audio.pipeline import AudioPipeline
 from pipelines.base import StepFailed, Ticket
 from pipelines.messages import Done, Event, Failed, Priority
@@ -90,7 +98,9 @@ class FakeWhisper:
     languages = ("en", "de", "fr")
     start_of_previous = 1
 
-    def __init__(self, script: Sequence[str | Hypothesis | Exception], tongues: Sequence[dict[str, float]] = ()) -> None:
+    def __init__(
+        self, script: Sequence[str | Hypothesis | Exception], tongues: Sequence[dict[str, float]] = ()
+    ) -> None:
         self.script = list(script)
         self.tongues = list(tongues)
         self.calls: list[tuple[int, float, list[tuple[int, ...]]]] = []  # (frames, temperature, prompts)

@@ -66,8 +66,14 @@ def test_two_speakers_on_two_channels_are_both_there(tmp_path: Path) -> None:
     first, second = (speech.samples(clip) for clip in speech.CLIPS[1:3])
     stereo = np.zeros((2, len(first) + len(second)), np.int16)
     stereo[0, : len(first)], stereo[1, len(first) :] = first, second
-    found = decode_file(str(speech.encode(stereo.astype(np.float32) / 32768, tmp_path / "s.flac", "pcm_s16le",
-                                          layout="stereo", format="wav")), 60)
+    found = decode_file(
+        str(
+            speech.encode(
+                stereo.astype(np.float32) / 32768, tmp_path / "s.flac", "pcm_s16le", layout="stereo", format="wav"
+            )
+        ),
+        60,
+    )
     assert likeness(found[: len(first)], first) > 0.99
     assert likeness(found[len(first) :], second) > 0.99
 
@@ -98,7 +104,7 @@ def test_what_is_no_audio_says_so(tmp_path: Path) -> None:
     }.items():
         path = tmp_path / name
         path.write_bytes(data)
-        with pytest.raises(InvalidRequest, match="audio|sound") as refusal:
+        with pytest.raises(InvalidRequest, match=r"audio|sound") as refusal:
             decode_file(str(path), 60)
         assert refusal.value.param == "file"
 

@@ -156,7 +156,7 @@ def test_abort_leaves_nothing_behind(long: str) -> None:
         run.pipeline.abort(id)
     run.feed(stream, Audio(speech.samples(CLIP).tobytes()))
     pipeline = run.pipeline
-    assert not (pipeline._files or pipeline._streams or pipeline._ears or len(pipeline._queue))
+    assert [len(held) for held in (pipeline._files, pipeline._streams, pipeline._intake.ears, pipeline._queue)] == [0] * 4
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -268,7 +268,9 @@ def test_a_turn_too_long_for_a_window_is_cut_and_goes_on_as_one_item() -> None:
     model = FakeWhisper([f"part{number}" for number in range(300)])
     run = driver(model)
     breathless = np.concatenate([speech.samples(clip)[5_000:-5_000] for clip in speech.CLIPS] * 3)
-    events = run.talk(StreamRequest(rate=16_000, language="en"), np.concatenate([breathless, speech.silence(1)]), 16_000)
+    events = run.talk(
+        StreamRequest(rate=16_000, language="en"), np.concatenate([breathless, speech.silence(1)]), 16_000
+    )
     finals = [event for event in events if isinstance(event, Final)]
     assert len(finals) < 3
     assert max(event.seconds for event in finals) > 30

@@ -70,7 +70,7 @@ def test_thirty_second_windows_say_what_the_reference_says(tiny: Whisper, alone:
     theirs = []
     for clip in speech.CLIPS[:3]:
         audio = speech.samples(clip).astype(np.float32) / 32768
-        # The reference pads the spectrum of a short clip with a value that no silence has; given the silence, it agrees.
+        # The reference pads the spectrum of a short clip with what is no silence; given the silence, it agrees.
         padded = np.pad(audio, (0, 30 * speech.RATE - len(audio)))
         found, _ = reference.transcribe(padded, language="en", beam_size=5, without_timestamps=True)
         theirs.append("".join(segment.text for segment in found).strip())

@@ -217,6 +217,23 @@ def test_choices_do_not_wait_for_a_leader_that_is_gone():
     assert rows(step(scheduler)) == [("prefill", "a", 8)]  # four tiles are cached
 
 
+def test_choices_do_not_wait_for_a_leader_that_waits_behind_them():
+    scheduler = create_scheduler()
+    leader = add(scheduler, "a", 40, priority="batch", n=2)
+    while scheduler.num_waiting:
+        step(scheduler)
+    follower = scheduler._running[1]
+    for _ in range(MAX_PREEMPTIONS):  # it ranks as an interactive one then, its leader does not
+        scheduler._preempt(follower)
+        step(scheduler)
+    scheduler._preempt(follower)
+    scheduler._preempt(leader)
+    scheduler._blocks._evict(64)  # others had the blocks in the meantime
+    assert step(scheduler).chunks
+    while scheduler.num_waiting:
+        assert step(scheduler).chunks
+
+
 def test_abort_takes_a_request_from_wherever_it_is():
     scheduler = create_scheduler(max_num_seqs=2)
     for id in "abc":

@@ -1,0 +1,98 @@
+"""Buffers for a few rows on their way through the layers."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from models.config import DecoderConfig
+from models.rope import RopeTable
+
+SMALL = 16  # rows up to which a copy into a buffer is cheaper than making views of a new tensor
+
+
+class Tile:
+    """Buffers of up to `rows` rows, and views of them: making a view costs as much as a small operation.
+
+    The residual stream is kept beside its negative. The pair's mean is zero, so LayerNorm over it *is* RMSNorm over one
+    half, in one kernel (`rms_norm` on a CPU is six).
+    """
+
+    def __init__(self, config: DecoderConfig, rows: int, dtype: torch.dtype, device: torch.device) -> None:
+        heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        total, rotated, half = heads + 2 * kv_heads, heads + kv_heads, head_dim // 2
+        zeros = partial(torch.zeros, dtype=dtype, device=device)
+        self.rows = rows
+        self.hidden_size = config.hidden_size
+        self.pair = zeros(rows, 2 * config.hidden_size)
+        self.positive, self.negative = self.pair.chunk(2, 1)  # [rows, hidden]
+        self._row_shape, self._row_stride = (1, config.hidden_size), (config.hidden_size, 1)
+        self._pair_shape = (2 * config.hidden_size,)
+
+        # q, k and v as they are projected, and after the rope. Values are multiplied by a cosine of one, and left at that.
+        self.projected = zeros(rows, total * head_dim)
+        self.projected_heads = self.projected.view(rows, total, head_dim)[:, :rotated]
+        self.qkv = zeros(rows, total * head_dim)
+        qkv_heads = self.qkv.view(rows, total, head_dim)
+        self.cos = zeros(rows, total * head_dim).fill_(1)
+        self._cos_heads = self.cos.view(rows, total, head_dim)[:, :rotated]
+        self.sin = zeros(rows, 1, half)
+        self.first_halves, self.second_halves = qkv_heads[:, :rotated].split(half, 2)
+        self.projected_first_halves, self.projected_second_halves = self.projected_heads.split(half, 2)
+        self.query = qkv_heads[:, :heads].view(rows, kv_heads, config.group, head_dim)
+        self.keys_values = self.qkv[:, heads * head_dim :]
+
+        self.attended = zeros(rows, heads * head_dim)
+        self.attended_heads = self.attended.view(rows, kv_heads, config.group, head_dim)
+        self._gate_up = zeros(rows, 2 * config.intermediate_size) if rows <= SMALL else None
+        self._gate, self._up = self._gate_up.chunk(2, 1) if self._gate_up is not None else (self.pair, self.pair)
+        self.activated = zeros(rows, config.intermediate_size)
+
+    def enter(self, embedded: Tensor, positions: Tensor, rope: RopeTable) -> None:
+        """Start with up to `rows` rows. embedded: [n, hidden]; positions: [n]"""
+        count = embedded.shape[0]
+        self.positive[:count] = embedded
+        torch.neg(embedded, out=self.negative[:count]) if count == self.rows else self.negative[:count].copy_(-embedded)
+        cos, sin = rope.rows(positions)
+        self._cos_heads[:count] = cos
+        self.sin[:count] = sin
+
+    def normed(self, weight: Tensor, eps: float) -> Tensor:
+        """[rows, hidden]: RMSNorm (https://arxiv.org/abs/1910.07467) of the residual. weight: [2 · hidden], the norm's twice."""
+        pair = torch.layer_norm(self.pair, self._pair_shape, weight, None, eps)
+        if self.rows == 1:
+            return pair.as_strided(self._row_shape, self._row_stride)
+        return pair[:, : self.hidden_size].contiguous()
+
+    def add(self, branch: Tensor) -> None:
+        """Add to the residual. branch: [rows, hidden]"""
+        self.positive.add_(branch)
+        self.negative.sub_(branch)
+
+    def halves(self, gate_up: Tensor) -> tuple[Tensor, Tensor]:
+        """[rows, 2 · intermediate] -> gate and up, [rows, intermediate]; valid until the next call."""
+        if self._gate_up is None:
+            gate, up = gate_up.chunk(2, 1)
+            return gate, up
+        self._gate_up.copy_(gate_up)
+        return self._gate, self._up
+
+
+class TilePool:
+    """Tiles by their number of rows, made once and used again by every forward."""
+
+    def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> None:
+        self._make = partial(Tile, config, dtype=dtype, device=device)
+        self._tiles: dict[int, list[Tile]] = {}
+        self._taken: dict[int, int] = {}
+
+    def reset(self) -> None:
+        """All tiles are free again."""
+        self._taken.clear()
+
+    def take(self, rows: int) -> Tile:
+        tiles, taken = self._tiles.setdefault(rows, []), self._taken.get(rows, 0)
+        self._taken[rows] = taken + 1
+        if taken == len(tiles):
+            tiles.append(self._make(rows))
+        return tiles[taken]

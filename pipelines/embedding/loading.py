@@ -1,0 +1,52 @@
+"""From a model's spec to an encoder and its tokenizer, or only to the export that both start from."""
+
+from dataclasses import replace
+
+from models.device import available_cpus
+from models.embedder import Embedder, EmbedderOptions, load_embedder, prepare_embedder, ready_made
+from models.errors import ModelLoadError
+from models.onnx_export import Quantization
+from models.source import resolve
+from pipelines.embedding.tokenize import Tokenizer
+from pipelines.messages import ModelSpec
+
+GPU_MEMORY = 8 * 2**30  # bytes that the arena of one encoder may grow to
+
+
+def load(spec: ModelSpec) -> tuple[Embedder, Tokenizer]:
+    """Raises ModelLoadError."""
+    path = resolve(spec.source)
+    embedder = load_embedder(path, embedder_options(spec))
+    ready = ready_made(path)
+    return embedder, Tokenizer(path if ready is None else ready[1], embedder.config)
+
+
+def prepare(spec: ModelSpec) -> bool:
+    """Export the model now, if it has to be and has not been. False: there was nothing to do. Raises ModelLoadError."""
+    return prepare_embedder(resolve(spec.source), embedder_options(spec))
+
+
+def embedder_options(spec: ModelSpec) -> EmbedderOptions:
+    """Raises ModelLoadError for what embedding models have not."""
+    quantization: Quantization = "none"
+    match spec.quantization:
+        case None | "none":
+            if spec.embedding.dynamic_int8:
+                raise ModelLoadError('embedding.dynamic_int8 needs quantization = "int8"')
+        case "int8":
+            quantization = "int8_dynamic" if spec.embedding.dynamic_int8 else "int8"
+        case other:
+            raise ModelLoadError(f'quantization {other!r} loses too much of an embedding model; use "int8"')
+    options = EmbedderOptions(
+        device=spec.device,
+        quantization=quantization,
+        threads=spec.threads or available_cpus(),
+        memory_limit=GPU_MEMORY,
+    )
+    match spec.dtype:
+        case None:
+            return options
+        case "float32" | "float16":
+            return replace(options, dtype=spec.dtype)
+        case other:
+            raise ModelLoadError(f"embedding models run in float32 or, on a GPU, float16; not in {other}")

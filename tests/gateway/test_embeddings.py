@@ -1,0 +1,315 @@
+"""`/v1/embeddings` and `/v1/rerank` on the wire, over a worker whose answers the test speaks."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from gateway.schemas.texts import MAX_UNITS
+from pipelines.messages import (
+    Accepted,
+    ChoiceDone,
+    Done,
+    EmbeddingRequest,
+    Event,
+    ImageBytes,
+    RerankRequest,
+    Scores,
+    StringPrompt,
+    Timing,
+    TokenPrompt,
+    Usage,
+    Vectors,
+)
+from tests.gateway.desk import Counter, Desk, counter
+from tests.gateway.scripted import ScriptedBackend, ScriptedCall
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n....").decode()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Counter]:
+    async with counter(str(tmp_path_factory.mktemp("spool"))) as running:
+        yield running
+
+
+def vector(index: int) -> Any:
+    return np.array([index + 0.25, -1 / (index + 3), 1e-7], "<f4")
+
+
+def answered(call: ScriptedCall) -> None:
+    """Vectors in two steps, the last inputs first; scores that fall with the documents' length."""
+    request, id = call.call.request, call.call.id
+    events: list[Event] = []
+    if isinstance(request, EmbeddingRequest):
+        order = list(range(len(request.inputs)))[::-1]
+        parts = [part for part in (order[: len(order) // 2], order[len(order) // 2 :]) if part]
+        events += [Vectors(id, part, b"".join(vector(index).tobytes() for index in part)) for part in parts]
+    elif isinstance(request, RerankRequest):
+        events.append(Scores(id, "cosine", [1 / len(text) for text in request.documents]))
+    timing = Timing(prepare=0.001, queue=0.002, compute=0.003, total=0.006)
+    call.say(Accepted(id, 7, 0.0))
+    for event in [*events, ChoiceDone(id, 0, "stop"), Done(id, Usage(prompt_tokens=7), timing)]:
+        call.say(event)
+
+
+class Embedding(ScriptedBackend):
+    kind = "embedding"
+
+
+@pytest.fixture
+def it(server: Counter) -> Desk:
+    return server.desk(Embedding(slots=100, answer=answered), kind="embedding")
+
+
+async def embed(it: Desk, input: Any, **fields: Any) -> Any:
+    return await it.client.post(EMBEDDINGS, json={"model": "scripted", "input": input, **fields})
+
+
+def opened(it: Desk) -> Any:
+    return it.backend.calls[-1].call.request
+
+
+async def test_an_answer_in_the_order_of_the_inputs(it: Desk) -> None:
+    answer = await embed(it, ["a", "b", "c"])
+    body = answer.json()
+    assert (body["object"], body["model"]) == ("list", "scripted")
+    assert body["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    assert [item["index"] for item in body["data"]] == [0, 1, 2]
+    assert {item["object"] for item in body["data"]} == {"embedding"}
+    for index, item in enumerate(body["data"]):
+        np.testing.assert_allclose(item["embedding"], vector(index), rtol=1e-7, atol=1e-10)
+    assert "x-gateway-timing" in answer.headers
+    assert it.book.outcomes == ["stop"]
+    assert it.book.closed[0].finished
+
+
+async def test_base64_is_little_endian_float32(it: Desk) -> None:
+    body = (await embed(it, ["a", "b"], encoding_format="base64")).json()
+    for index, item in enumerate(body["data"]):
+        raw = base64.b64decode(item["embedding"], validate=True)
+        assert len(raw) == 4 * len(vector(index)), "all dimensions, not a quarter of them"
+        np.testing.assert_array_equal(np.frombuffer(raw, "<f4"), vector(index))
+
+
+@pytest.mark.parametrize(
+    ("input", "inputs"),
+    [
+        ("text", [StringPrompt("text")]),
+        (["one", "two"], [StringPrompt("one"), StringPrompt("two")]),
+        ([100, 201], [TokenPrompt([100, 201])]),
+        ([[1, 2], [3]], [TokenPrompt([1, 2]), TokenPrompt([3])]),
+        (["one", [1, 2], {"text": "three"}], [StringPrompt("one"), TokenPrompt([1, 2]), StringPrompt("three")]),
+        ([" ", "\n\n"], [StringPrompt(" "), StringPrompt("\n\n")]),  # one rule for whitespace, alone or not
+        (" ", [StringPrompt(" ")]),
+        ([{"image": f"data:image/png;base64,{PNG}"}], [ImageBytes(base64.b64decode(PNG))]),
+        ([{"image": f"data:image/png;base64,{PNG.rstrip('=')}"}], [ImageBytes(base64.b64decode(PNG))]),
+        ([{"image": f"DATA:image/png;name=a;base64,{PNG}"}], [ImageBytes(base64.b64decode(PNG))]),
+    ],
+)
+async def test_forms_of_input(it: Desk, input: Any, inputs: list[Any]) -> None:
+    answer = await embed(it, input, truncate="start", dimensions=2)
+    assert answer.status_code == 200, answer.text
+    assert opened(it) == EmbeddingRequest(inputs=inputs, truncate="start", dimensions=2)
+
+
+async def test_null_is_absence_and_user_has_no_effect(it: Desk) -> None:
+    await embed(it, "a", encoding_format=None, dimensions=None, truncate=None, user={"any": "thing"})
+    assert opened(it) == EmbeddingRequest(inputs=[StringPrompt("a")])
+
+
+@pytest.mark.parametrize(
+    ("input", "param"),
+    [
+        ([], "input"),
+        ("", "input"),
+        ([""], "input[0]"),
+        (["a", ""], "input[1]"),
+        ([[]], "input[0]"),
+        ([[1], []], "input[1]"),
+        (["a", "b\0c"], "input[1]"),
+        (["a", 3], "input[1]"),
+        ([3, "a"], "input[1]"),
+        ([3, [4]], "input[1]"),
+        ([True], "input[0]"),
+        ([-1], "input[0]"),
+        ([[1, 2.5]], "input[0][1]"),
+        ([None], "input[0]"),
+        (None, "input"),
+        (7, "input"),
+        ([{}], "input[0]"),
+        ([{"text": "a", "image": "data:image/png;base64,AA"}], "input[0]"),
+        (["a", {"text": ""}], "input[1].text"),
+        ([{"txt": "a"}], "input[0].txt"),
+        ([{"image": "https://example.org/a.png"}], "input[0].image"),
+        ([{"image": "data:text/plain;base64,AAAA"}], "input[0].image"),
+        ([{"image": "data:image/png,AAAA"}], "input[0].image"),
+        ([{"image": "data:image/png;base64,A*=="}], "input[0].image"),
+        ([{"image": "data:image/png;base64,A"}], "input[0].image"),
+        ([{"image": "data:image/png;base64,"}], "input[0].image"),
+        (["x"] * 2049, "input"),
+    ],
+)
+async def test_a_bad_input_is_named(it: Desk, input: Any, param: str) -> None:
+    answer = await embed(it, input)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+    assert it.backend.calls == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"dimensions": 0}, "dimensions"),
+        ({"dimensions": "8"}, "dimensions"),
+        ({"encoding_format": "int8"}, "encoding_format"),
+        ({"truncate": "middle"}, "truncate"),
+        ({"truncate": True}, "truncate"),
+        ({"normalize": False}, "normalize"),
+    ],
+)
+async def test_a_bad_field_is_named(it: Desk, fields: dict[str, Any], param: str) -> None:
+    answer = await embed(it, "a", **fields)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("text", ["\\ud800", "a\\udfffb"])
+async def test_half_of_a_surrogate_pair_is_named(it: Desk, text: str) -> None:
+    body = f'{{"model": "scripted", "input": ["fine", "{text}"]}}'
+    answer = await it.client.post(EMBEDDINGS, content=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input[1]")
+    body = f'{{"model": "scripted", "query": "q", "documents": ["a", {{"text": "{text}"}}]}}'
+    answer = await it.client.post(RERANK, content=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "documents[1].text")
+
+
+async def test_a_whole_surrogate_pair_is_a_character(it: Desk) -> None:
+    answer = await it.client.post(EMBEDDINGS, content='{"model": "scripted", "input": "\\ud83e\\udd8a"}')
+    assert answer.status_code == 200
+    assert opened(it).inputs == [StringPrompt("🦊")]
+
+
+async def test_json_that_is_broken_otherwise_says_so(it: Desk) -> None:
+    answer = await it.client.post(EMBEDDINGS, content='{"model": "scripted", "input": ["a"')
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
+
+
+async def test_a_large_request_leaves_room_for_others(it: Desk) -> None:
+    """2,048 inputs hold as many slots as the pipeline has in and right behind a batch, not all there are."""
+    it.backend.answer = None
+    answers = [embed(it, ["x"] * 2048), embed(it, "small")]
+    pending = [asyncio.ensure_future(answer) for answer in answers]
+    large = await it.backend.opened(1)
+    small = await it.backend.opened(2)
+    assert sorted(call.call.units for call in (large, small)) == [1, MAX_UNITS]
+    for call in (large, small):
+        answered(call)
+    assert [len((await each).json()["data"]) for each in pending] == [2048, 1]
+
+
+async def test_numbers_are_never_null(it: Desk) -> None:
+    def broken(call: ScriptedCall) -> None:
+        call.fail("invalid_output", "The model's result for input 0 is not a finite number; nothing is returned.")
+
+    it.backend.answer = broken
+    answer = await embed(it, "a")
+    assert answer.status_code == 500
+    error = answer.json()["error"]
+    assert (error["code"], error["type"]) == ("invalid_output", "server_error")
+    assert "not a finite number" in error["message"]
+    assert answer.headers["x-should-retry"] == "false"
+
+
+async def test_over_long_texts_are_the_callers_fault(it: Desk) -> None:
+    def refuse(call: ScriptedCall) -> None:
+        call.fail("context_length_exceeded", "'input[1]' has 300 tokens", "input[1]")
+
+    it.backend.answer = refuse
+    answer = await embed(it, ["a", "b"])
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "input[1]"
+
+
+async def test_a_model_of_another_kind_is_no_embedding_model(server: Counter) -> None:
+    it = server.desk(ScriptedBackend(answer=answered))
+    for path, body in ((EMBEDDINGS, {"input": "a"}), (RERANK, {"query": "a", "documents": ["b"]})):
+        answer = await it.client.post(path, json={"model": "scripted", **body})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
+
+
+async def test_a_body_over_the_limit_says_so_in_json(it: Desk) -> None:
+    """32 texts of 80 kB are fine; more than the documented limit is a 413 that states it."""
+    assert (await embed(it, ["x" * 80_000] * 32)).status_code == 200
+    limit = it.gateway.settings.server.max_body_bytes
+    reader, writer = await asyncio.open_connection(*it.gateway.address)
+    head = f"POST {EMBEDDINGS} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {limit + 1}\r\n\r\n"
+    writer.write(head.encode())
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 413")
+    error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    assert (error["code"], str(limit) in error["message"]) == ("payload_too_large", True)
+
+
+# --- rerank -----------------------------------------------------------------------------------------------------------
+
+
+async def rerank(it: Desk, documents: Any, **fields: Any) -> Any:
+    return await it.client.post(RERANK, json={"model": "scripted", "query": "q", "documents": documents, **fields})
+
+
+async def test_a_ranking(it: Desk) -> None:
+    body = (await rerank(it, ["long one", {"text": "s", "id": 9}, "mid", "low"], top_n=3)).json()
+    assert [result["index"] for result in body["results"]] == [1, 2, 3]  # equal scores in the order of the documents
+    assert [result["relevance_score"] for result in body["results"]] == [1.0, 1 / 3, 1 / 3]
+    assert all("document" not in result for result in body["results"])
+    assert (body["method"], body["model"]) == ("cosine", "scripted")
+    assert body["usage"]["total_tokens"] == 7
+    assert body["id"].startswith("rank-")
+
+
+async def test_a_ranking_with_its_documents(it: Desk) -> None:
+    body = (await rerank(it, ["aa", {"text": "b"}], return_documents=True, top_n=9)).json()
+    assert [result["document"] for result in body["results"]] == [{"text": "b"}, {"text": "aa"}]
+
+
+async def test_what_a_ranking_asks_for(it: Desk) -> None:
+    await rerank(it, ["a"])
+    assert opened(it) == RerankRequest(query="q", documents=["a"], truncate="end")
+    await rerank(it, ["a"], truncate="none", max_tokens_per_doc=64)
+    assert opened(it) == RerankRequest(query="q", documents=["a"], truncate="none", max_tokens_per_document=64)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"documents": []}, "documents"),
+        ({"documents": ["a", ""]}, "documents[1]"),
+        ({"documents": [{"text": "a\0"}]}, "documents[0].text"),
+        ({"documents": [{"title": "a"}]}, "documents[0].text"),
+        ({"documents": [1]}, "documents[0]"),
+        ({"documents": ["a"] * 2049}, "documents"),
+        ({"query": ""}, "query"),
+        ({"top_n": 0}, "top_n"),
+        ({"rank_fields": ["a"]}, "rank_fields"),
+    ],
+)
+async def test_a_bad_ranking_is_named(it: Desk, fields: dict[str, Any], param: str) -> None:
+    answer = await it.client.post(RERANK, json={"model": "scripted", "query": "q", "documents": ["a"], **fields})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+async def test_both_are_described(it: Desk) -> None:
+    schema = json.loads((await it.client.get("/schema/openapi.json")).text)
+    for path, struct in ((EMBEDDINGS, "EmbeddingsRequest"), (RERANK, "RerankBody")):
+        body = schema["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert body == {"$ref": f"#/components/schemas/{struct}"}
+        assert "model" in schema["components"]["schemas"][struct]["properties"]
