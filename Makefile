@@ -10,10 +10,10 @@ INSTALLED := $(VENV)/.installed
 # pip compiles on one core, and all of it; these are not imported by what runs here.
 UNCOMPILED := /(tests?|testing|sympy|networkx|faker|mypy|transformers/models)/
 
-# For make's command line alone: shells and build tools export a HOST of their own. Where they are not given, the
-# gateway's own configuration says.
+# Where they are not given, the gateway's own configuration says. HOST is for make's command line alone: shells and
+# build tools export one of their own.
 HOST :=
-PORT :=
+PORT ?=
 ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

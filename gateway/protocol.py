@@ -1,8 +1,8 @@
-"""uvicorn's HTTP protocol, with bounds on what a client may take its time for."""
+"""uvicorn's HTTP protocol, with bounds on what a client may take its time for, and one write where it makes several."""
 
-from asyncio import TimerHandle, Transport
+from asyncio import AbstractEventLoop, TimerHandle, Transport
 from http import HTTPStatus
-from typing import Literal
+from typing import Literal, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -10,6 +10,36 @@ from gateway.errors import ApiError, request_timeout
 
 MAX_HEAD_BYTES = 64 * 1024
 MIN_BODY_RATE = 1024  # bytes a second; a body that comes this fast may take as long as it likes
+
+
+class Corked:
+    """A transport that writes once a turn of the event loop: the head of a response and its body leave together.
+
+    A write is a system call, and wakes the client. Whatever else is asked of it goes to the transport itself.
+    """
+
+    def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._pending: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._pending:
+            self._loop.call_soon(self._flush)
+        self._pending.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        pending = self._pending
+        if pending:
+            self._pending = []
+            self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._transport, name)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -30,7 +60,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _received = 0  # bytes, since the timer was set
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast(Transport, Corked(transport, self.loop)))
         self._awaits = "head"
         self._set_timer()
 

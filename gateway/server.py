@@ -32,6 +32,7 @@ def http_server(app: Litestar, settings: ServerSettings) -> Server:
         ws_ping_interval=20.0,
         ws_ping_timeout=20.0,
         lifespan="on",
+        proxy_headers=False,  # nothing here depends on the client's address
         log_config=None,
         access_log=False,
         server_header=False,

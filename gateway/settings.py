@@ -210,7 +210,11 @@ def check(settings: Settings) -> None:
         for option, value in msgspec.structs.asdict(model.text).items():
             if value is not None and not isinstance(value, bool) and value < 1:
                 raise _Invalid(f"models[{index}].text.{option}", "expected a number >= 1")
-        for option in ("beam_size", "max_batch", "max_streams", "max_seconds", "max_buffer_seconds"):
+        for kind in PIPELINES:
+            table = getattr(model, kind)
+            if kind != model.kind and table != type(table)():
+                raise _Invalid(f"models[{index}].{kind}", f"is for models of this kind alone, not for {model.kind!r}")
+        for option in ("beam_size", "max_batch", "max_streams", "max_seconds", "max_buffer_seconds", "prepare_threads"):
             if getattr(model.audio, option) < 1:
                 raise _Invalid(f"models[{index}].audio.{option}", "expected a number >= 1")
         if model.embedding.max_batch_tokens is not None and model.embedding.max_batch_tokens < 1:

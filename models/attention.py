@@ -31,8 +31,10 @@ class KVCache:
         shape = (num_layers, num_blocks * BLOCK_SIZE, 2, kv_heads, head_dim)
         self.pool = torch.zeros(shape, dtype=dtype, device=device)
         self.bytes_per_block = self.pool.nbytes // num_blocks
-        self.rows = self.pool.flatten(2)  # [layers, slots, 2 · kv_heads · head_dim]
-        self.layers = self.rows.unbind(0)
+        # Of each layer: [slots, 2 · kv_heads · head_dim], and keys and values, [1, kv_heads, slots, head_dim].
+        self.rows = self.pool.flatten(2).unbind(0)
+        keys, values = self.pool.permute(2, 0, 3, 1, 4).unsqueeze(2).unbind(0)
+        self.keys_values = list(zip(keys.unbind(0), values.unbind(0), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,38 +62,31 @@ class Span:
 
 
 class _Reader:
-    """Keys and values of a span, layer by layer: views of a run, copies of anything else."""
+    """Keys and values of a span: views of a run, copies of anything else."""
 
     def __init__(self, cache: KVCache, span: Span) -> None:
-        self._pool = cache.pool
-        self._slots = span.slots
-        self._views: list[tuple[Tensor, Tensor]] = []
-        if span.slots is None:
-            run = cache.pool.narrow(1, span.start, span.length).permute(2, 0, 3, 1, 4).unsqueeze(2)
-            keys, values = run.unbind(0)
-            self._views = list(zip(keys.unbind(0), values.unbind(0), strict=True))
+        self._layers = cache.keys_values
+        self._start, self._length, self._slots = span.start, span.length, span.slots
 
     def __call__(self, layer: int) -> tuple[Tensor, Tensor]:
         """(keys, values), both [1, kv_heads, length, head_dim]"""
+        keys, values = self._layers[layer]
         if self._slots is None:
-            return self._views[layer]
-        keys, values = self._pool[layer].index_select(0, self._slots).permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
-        return keys, values
+            return keys.narrow(2, self._start, self._length), values.narrow(2, self._start, self._length)
+        return keys.index_select(2, self._slots), values.index_select(2, self._slots)
 
 
 class _Writer:
-    """Where rows put their keys and values, layer by layer."""
+    """Where rows put their keys and values."""
 
     def __init__(self, cache: KVCache, span: Span) -> None:
-        self._slots = span.slots
-        self._layers: Sequence[Tensor] = cache.layers
-        if span.slots is None:
-            self._layers = cache.rows.narrow(1, span.start, span.length).unbind(0)
+        self._layers = cache.rows
+        self._start, self._length, self._slots = span.start, span.length, span.slots
 
     def __call__(self, layer: int, keys_values: Tensor) -> None:
         """keys_values: [length, 2 · kv_heads · head_dim]"""
         if self._slots is None:
-            self._layers[layer].copy_(keys_values)
+            self._layers[layer].narrow(0, self._start, self._length).copy_(keys_values)
         else:
             self._layers[layer].index_copy_(0, self._slots, keys_values)
 

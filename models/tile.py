@@ -50,19 +50,22 @@ class Tile:
 
     def enter(self, embedded: Tensor, positions: Tensor, rope: RopeTable) -> None:
         """Start with up to `rows` rows. embedded: [n, hidden]; positions: [n]"""
-        count = embedded.shape[0]
-        self.positive[:count] = embedded
-        torch.neg(embedded, out=self.negative[:count]) if count == self.rows else self.negative[:count].copy_(-embedded)
         cos, sin = rope.rows(positions)
-        self._cos_heads[:count] = cos
-        self.sin[:count] = sin
+        count = embedded.shape[0]
+        if count == self.rows:
+            self.positive.copy_(embedded)
+            self._cos_heads.copy_(cos)
+            self.sin.copy_(sin)
+        else:
+            self.positive[:count], self._cos_heads[:count], self.sin[:count] = embedded, cos, sin
+        torch.neg(self.positive, out=self.negative)
 
     def normed(self, weight: Tensor, eps: float) -> Tensor:
         """[rows, hidden]: RMSNorm (https://arxiv.org/abs/1910.07467) of the residual. weight: [2 · hidden], the norm's twice."""
         pair = torch.layer_norm(self.pair, self._pair_shape, weight, None, eps)
         if self.rows == 1:
             return pair.as_strided(self._row_shape, self._row_stride)
-        return pair[:, : self.hidden_size].contiguous()
+        return torch.narrow_copy(pair, 1, 0, self.hidden_size)
 
     def add(self, branch: Tensor) -> None:
         """Add to the residual. branch: [rows, hidden]"""

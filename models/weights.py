@@ -57,6 +57,9 @@ class LinearFactory:
             return lambda ids: table.index_select(0, ids)
         if self.device.type != "cpu":
             return self.embedding(weight.dense())
+        if isinstance(weight, Int8Weight):
+            codes, scale = weight.codes, weight.scale.to(self.dtype).unsqueeze(1)
+            return lambda ids: codes.index_select(0, ids) * scale.index_select(0, ids)
         return lambda ids: weight.rows(ids).dense().to(self.dtype)
 
     def vector(self, weight: Weight) -> Tensor:

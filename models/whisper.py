@@ -7,7 +7,9 @@ The tokenizer's rules (special tokens, suppressed symbols, words) are faster-whi
 import json
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +30,7 @@ MAX_NEW_TOKENS = MAX_TOKENS // 2
 MAX_CONTEXT_TOKENS = MAX_TOKENS // 2 - 1  # of previous text
 ENCODER_STRIDE = 2  # mel frames in one position of the encoder's output
 SECONDS_PER_POSITION = 0.02
+SMALL_BYTES = 256 * 2**20  # of weights: tiny and base, for which a second thread on a window brings nothing
 MEDIAN_FILTER = 7  # positions, over the cross-attention weights that words are aligned by
 
 
@@ -60,10 +63,17 @@ class AlignedWord:
 
 
 class Whisper:
-    """One model. Every method takes a batch; nothing is kept between calls."""
+    """One model. Every method takes a batch; nothing is kept between calls.
 
-    def __init__(self, model: "ctranslate2.models.Whisper", tokenizer: tokenizers.Tokenizer, n_mels: int) -> None:
+    `workers`: parts that a batch is run in side by side, each on threads of its own.
+    """
+
+    def __init__(
+        self, model: "ctranslate2.models.Whisper", tokenizer: tokenizers.Tokenizer, n_mels: int, workers: int
+    ) -> None:
         self._model = model
+        self._workers = workers
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="whisper")
         self._tokenizer = tokenizer
         self.n_mels = n_mels
         self.multilingual: bool = model.is_multilingual
@@ -91,6 +101,7 @@ class Whisper:
             "device": str(self._model.device),
             "compute_type": str(self._model.compute_type),
             "languages": str(len(self.languages)),
+            "workers": str(self._workers),
         }
 
     # --- text ---------------------------------------------------------------------------------------------------------
@@ -125,8 +136,12 @@ class Whisper:
         One by one on a CPU: a batch costs more there than its windows alone, its activations leave the caches.
         """
         if self._on_cpu:
-            return [np.array(self._model.encode(_storage(mel[None]), to_cpu=True))[0] for mel in mels]
+            return list(self._pool.map(self._encode, mels))
         return list(np.array(self._model.encode(_storage(np.stack(mels)), to_cpu=True)))
+
+    def _encode(self, mel: Floats) -> Floats:
+        encoded: Floats = np.array(self._model.encode(_storage(mel[None]), to_cpu=True))[0]
+        return encoded
 
     def detect_language(self, encoded: Sequence[Floats]) -> list[dict[str, float]]:
         """Probabilities by language code, for each window. Only for multilingual models."""
@@ -155,16 +170,23 @@ class Whisper:
             if temperature > 0
             else {"beam_size": beam_size}
         )
-        results = self._model.generate(
-            _storage(np.stack(encoded)),
-            [[*prompt, *prefix] for prompt, prefix in zip(prompts, prefixes, strict=True)],
-            max_length=min(MAX_TOKENS, longest + MAX_NEW_TOKENS),
-            suppress_tokens=self._suppressed,
-            return_scores=True,
-            return_no_speech_prob=True,
-            **sampling,
-        )
-        return [self._hypothesis(result, temperature) for result in results]
+        starts = [[*prompt, *prefix] for prompt, prefix in zip(prompts, prefixes, strict=True)]
+
+        def part(rows: slice) -> list[Hypothesis]:
+            results = self._model.generate(
+                _storage(np.stack(encoded[rows])),
+                starts[rows],
+                max_length=min(MAX_TOKENS, longest + MAX_NEW_TOKENS),
+                suppress_tokens=self._suppressed,
+                return_scores=True,
+                return_no_speech_prob=True,
+                **sampling,
+            )
+            return [self._hypothesis(result, temperature) for result in results]
+
+        size = -(-len(starts) // self._workers)
+        parts = [slice(first, first + size) for first in range(0, len(starts), size)]
+        return list(chain.from_iterable(self._pool.map(part, parts)))
 
     def align(
         self, encoded: Floats, tokens: Sequence[int], language: str, task: Task, seconds: float
@@ -201,10 +223,12 @@ class Whisper:
         return Hypothesis(tokens, self.decode_text(tokens), average, result.no_speech_prob, temperature)
 
 
-def load_whisper(
-    path: Path, *, device: str = "auto", compute_type: str | None = None, threads: int | None = None
-) -> Whisper:
-    """Load a CTranslate2 folder (model.bin, config.json, tokenizer.json). Raises ModelLoadError."""
+def load_whisper(path: Path, *, device: str = "cpu", compute_type: str | None = None, threads: int = 1) -> Whisper:
+    """Load a CTranslate2 folder (model.bin, config.json, tokenizer.json). Raises ModelLoadError.
+
+    `threads` of a CPU each run windows of their own where the model is small: threads that share one have to wait for
+    each other hundreds of times a window, and for whatever else runs on their cores. The weights are shared.
+    """
     if not (path / "model.bin").is_file():
         raise ModelLoadError(
             f"{path} is no CTranslate2 model: it has no model.bin (ct2-transformers-converter makes one)"
@@ -212,18 +236,19 @@ def load_whisper(
     if not (path / "tokenizer.json").is_file():
         raise ModelLoadError(f"{path} has no tokenizer.json; convert the model with --copy_files tokenizer.json")
     name, _, index = device.partition(":")
+    workers = threads if name == "cpu" and (path / "model.bin").stat().st_size <= SMALL_BYTES else 1
     try:
         model = ctranslate2.models.Whisper(
             str(path),
             device=name,
             device_index=int(index or 0),
             compute_type=compute_type or "default",
-            intra_threads=threads or 0,
-            inter_threads=1,
+            intra_threads=threads // workers,
+            inter_threads=workers,
         )
     except (RuntimeError, ValueError) as error:
         raise ModelLoadError(f"{path} can't be loaded as a Whisper model: {error}") from error
-    return Whisper(model, tokenizers.Tokenizer.from_file(str(path / "tokenizer.json")), _mel_bands(path))
+    return Whisper(model, tokenizers.Tokenizer.from_file(str(path / "tokenizer.json")), _mel_bands(path), workers)
 
 
 def _mel_bands(path: Path) -> int:

@@ -61,6 +61,10 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     embedding: EmbeddingOptions = EmbeddingOptions()
     audio: AudioOptions = AudioOptions()
 
+    @property
+    def prepare_threads(self) -> int:
+        return self.audio.prepare_threads if self.kind == "audio" else self.text.prepare_threads
+
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ def serve(channel: WorkerChannel) -> int:
         channel.send(LoadFailed(f"{type(error).__name__} while loading; the log has the details"))
         return EXIT_LOAD_FAILED
 
-    pool.start(pipeline, spec.text.prepare_threads)
+    pool.start(pipeline, spec.prepare_threads)
     channel.send(ready)
     Engine(pipeline, inbox, requests, channel, clock).run()
     return EXIT_DRAINED

@@ -45,6 +45,8 @@ class WorkerProcess(asyncio.Protocol):
         self._on_message = on_message
         self._reader = from_worker_reader()
         self._transport: asyncio.Transport | None = None
+        self._loop = loop
+        self._pending = bytearray()  # frames of this turn of the event loop
         self._room = asyncio.Event()
         self._room.set()
         self._socket, theirs = socket.socketpair()
@@ -79,7 +81,15 @@ class WorkerProcess(asyncio.Protocol):
     def send(self, message: ToWorker) -> None:
         """Queue a frame; never waits. Lost where the worker is."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_frame(message))
+            # One write a turn of the event loop: each one wakes the worker.
+            if not self._pending:
+                self._loop.call_soon(self._flush)
+            self._pending += encode_frame(message)
+
+    def _flush(self) -> None:
+        pending, self._pending = self._pending, bytearray()
+        if self._transport is not None:
+            self._transport.write(pending)
 
     async def writable(self) -> None:
         """Until the worker has read most of what was sent, or is gone."""

@@ -6,11 +6,11 @@ from litestar.di import NamedDependency
 
 from gateway.controllers.intake import HttpRequest, json_body, terms, timeline
 from gateway.dispatch import Dispatcher, Output, Reply
-from gateway.errors import decode_body
 from gateway.exchange import Job
 from gateway.schemas.answer import new_head
 from gateway.schemas.chat import ChatRequest, to_text_request
 from gateway.schemas.chat_answer import ChatAnswer, ChatStream
+from gateway.schemas.texts import decode_texts
 
 _decoder = msgspec.json.Decoder(ChatRequest)
 
@@ -23,7 +23,7 @@ class ChatController(Controller):
     @post("/v1/chat/completions", status_code=200, summary="Chat, streamed or not")
     async def create(self, request: HttpRequest, dispatcher: NamedDependency[Dispatcher]) -> Reply:
         raw = await json_body(request)
-        body = decode_body(raw, _decoder)
+        body = decode_texts(raw, _decoder)
         route = dispatcher.route(body.model, "text")
         wanted = terms(request, route.settings)
         work = to_text_request(body, wanted.tenant)

@@ -12,6 +12,9 @@ from tests.benchmarks import (
     audio_beside_text,
     audio_files,
     audio_live,
+    embedding_latency,
+    embedding_memory,
+    embedding_speed,
     http_streaming,
     overhead,
     prefix_hit,
@@ -38,6 +41,9 @@ COMPARISONS: Mapping[str, Callable[[Bench], Iterator[Figure]]] = {
     "live": audio_live.compare,
     "accuracy": audio_accuracy.compare,
     "together": audio_beside_text.compare,
+    "embedding": embedding_speed.compare,
+    "short": embedding_latency.compare,
+    "memory": embedding_memory.compare,
 }
 ROUNDS = 5
 

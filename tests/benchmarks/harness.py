@@ -129,6 +129,11 @@ class Bench:
         assert isinstance(found, Server)
         return found
 
+    def started(self, name: str) -> Server | None:
+        """The server of this name, if it runs."""
+        found = self._processes.get(name)
+        return found if isinstance(found, Server) else None
+
     def server(self, name: str, command: Sequence[str], port: int) -> Server:
         """A server that is ready, and lives until the end."""
         self.say(f"starting {name}")

@@ -52,6 +52,10 @@ class Process:
             total += times.user + times.system
         return total
 
+    def resident_bytes(self) -> int:
+        """Now, its children included."""
+        return sum(each.memory_info().rss for each in (self._process, *self._process.children(recursive=True)))
+
     def stop(self) -> None:
         """Idempotent. A process that does not end when asked to is killed."""
         for stream in (self._popen.stdin, self._popen.stdout):

@@ -426,6 +426,12 @@ async def test_what_is_no_json(it: Desk, body: bytes) -> None:
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
+async def test_half_of_a_surrogate_pair_is_named(it: Desk) -> None:
+    body = b'{"model":"scripted","messages":[{"role":"user","content":"a\\ud800"}]}'
+    answer = await it.client.post(CHAT, content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[0].content")
+
+
 async def test_only_json_is_taken(it: Desk) -> None:
     answer = await it.client.post(CHAT, data={"model": "scripted"})
     assert answer.status_code == 415

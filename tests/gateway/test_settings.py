@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 
 from gateway.settings import ModelSettings, Settings, SettingsError, is_loopback, load_settings
+from models.catalog import Kind
+from pipelines.audio.messages import AudioOptions
 from pipelines.messages import TextOptions
 
 MODELS = """\
@@ -139,6 +141,7 @@ def test_errors_name_line_and_key(file: Path, text: str, line: int, says: str) -
         ('"org/second"', '"first"', 7, "models[1].name: 'first' is taken by models[0]"),
         ("max_num_seqs", "max_num_seq", 13, "models[1].text.max_num_seq: is not known; did you mean 'max_num_seqs'?"),
         ("= 4", "= 0", 13, "models[1].text.max_num_seqs: expected a number >= 1"),
+        ("[models.text]\nmax_num_seqs", "[models.audio]\nbeam_size", 12, "models[1].audio: is for models of this kind"),
         ('kind = "text"\nsource = "/models/f', 'kind = "image"\nsource = "/models/f', 3, "models[0].kind: no pipeline"),
         ('"first"', '"fi rst"', 2, "models[0].name: "),
     ],
@@ -187,3 +190,21 @@ def test_the_kind_is_read_from_the_files_where_it_is_not_given(file: Path) -> No
 
 def test_settings_print_no_key(file: Path) -> None:
     assert "secret-key" not in repr(load(file, GATEWAY_API_KEY="secret-key", GATEWAY_METRICS_KEY="secret-key-2"))
+
+
+@pytest.mark.parametrize(("kind", "threads"), [("audio", 3), ("text", 5), ("embedding", 2)])
+def test_a_worker_prepares_with_the_threads_of_its_kinds_table(kind: Kind, threads: int) -> None:
+    model = ModelSettings(
+        name="m",
+        kind=kind,
+        pipeline="m:P",
+        source="/m",
+        text=TextOptions(prepare_threads=5 if kind == "text" else 2),
+        audio=AudioOptions(prepare_threads=3),
+    )
+    assert model.spec().prepare_threads == threads
+
+
+def test_a_model_without_a_thread_to_prepare_is_refused(file: Path) -> None:
+    audio = "[[models]]\nname = 'ear'\nkind = 'audio'\nsource = '/ear'\naudio = {prepare_threads = 0}\n\n"
+    assert "models[0].audio.prepare_threads: expected a number >= 1" in refusal(file, audio)

@@ -33,6 +33,10 @@ def test_values_are_read_as_their_field_wants_them(name: str, text: str, value: 
     assert tree(**{f"GATEWAY_SERVER__{name.upper()}": text})["server"] == {name: value}
 
 
+def test_names_are_separated_by_commas_too() -> None:
+    assert models(tree(GATEWAY_MODELS__0__ALIASES="x, org/y"))[0]["aliases"] == ["x", "org/y"]
+
+
 def test_elements_go_by_index_or_by_name() -> None:
     found = tree(
         GATEWAY_MODELS__0__QUANTIZATION="int8",
