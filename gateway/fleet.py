@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +14,7 @@ from gateway.settings import ModelSettings, Settings
 from metrics.registry import Registry
 
 FIRST = "text"  # loaded before the other kinds, with all cores to itself: what a chat waits for
+HEAD_START_S = 20.0  # at most: a model whose files have to be fetched first must not hold up the others
 
 
 class UnknownModel(LookupError):
@@ -48,7 +50,15 @@ class Readiness(Struct, frozen=True):
 class Fleet:
     """Lives on the event loop's thread alone."""
 
-    def __init__(self, settings: Settings, registry: Registry, supervision: Supervision | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        supervision: Supervision | None = None,
+        *,
+        head_start_s: float = HEAD_START_S,
+    ) -> None:
+        self._head_start = head_start_s
         self._served = [_Served(model, registry, supervision) for model in settings.models]
         self._by_name = {name: served for served in self._served for name in (served.route.name, *served.route.aliases)}
         self._started = False
@@ -102,8 +112,10 @@ class Fleet:
         return served.status()
 
     async def _load_others(self, first: "Sequence[_Served]", preloaded: "Sequence[_Served]") -> None:
-        for served in first:
-            await served.settled.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._head_start):
+                for served in first:
+                    await served.settled.wait()
         for served in preloaded:
             served.launch()
 

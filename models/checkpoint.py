@@ -14,6 +14,8 @@ from models.gguf import BF16, F16, F32, Q4_0, Q4_1, Q8_0, GGUFFile
 from models.quantised import GROUP, Int4Weight, Int8Weight, Weight
 from models.safetensors import SafetensorsFiles
 
+_ROWS_AT_ONCE = 1024  # of a large matrix: what it takes meanwhile stays in the processor's cache
+
 _GGUF_NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
@@ -118,11 +120,12 @@ def _int4(blocks: NDArray[np.uint8], *, with_minimum: bool) -> Int4Weight:
 
 
 def _int8(blocks: NDArray[np.uint8]) -> Int8Weight:
-    """Q8_0: d (float16), 32 codes, w = q·d; requantised from a scale for 32 values to one for a row."""
+    """Q8_0: d (float16), 32 codes, w = q·d; requantised from a scale for 32 values to one for a row, the largest of them."""
     raw = _tensor(blocks).view(blocks.shape[0], -1, Q8_0.size)  # [n, k / 32, size]
-    codes = raw[..., 2:].view(torch.int8)
     scale = raw[..., :2].contiguous().view(torch.float16).squeeze(-1).float()  # [n, k / 32]
-    largest = torch.maximum(codes.amax(2), codes.amin(2).neg_().clamp_(max=127)).float()
-    row_scale = (largest * scale.abs()).amax(1).clamp_(min=1e-8).div_(127)
-    codes = (codes * (scale / row_scale[:, None])[..., None]).round_().clamp_(-127, 127).to(torch.int8)
+    row_scale = scale.abs().amax(1).clamp_(min=1e-8)
+    shrink = (scale / row_scale[:, None]).unsqueeze(-1)
+    codes = torch.empty((*raw.shape[:2], GROUP), dtype=torch.int8)
+    for rows, stored, factor in zip(*(each.split(_ROWS_AT_ONCE) for each in (codes, raw, shrink)), strict=True):
+        rows.copy_((stored[..., 2:].view(torch.int8) * factor).round_())
     return Int8Weight(codes.flatten(1), row_scale)

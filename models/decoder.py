@@ -18,7 +18,7 @@ from torch.nn.functional import silu
 from models.attention import TILE, CausalMask, DecodeAttention, KVCache, PrefillAttention, Span
 from models.batch import ForwardBatch
 from models.config import DecoderConfig
-from models.linear import Linear
+from models.linear import Kernel, Linear
 from models.rope import RopeTable
 from models.tile import Tile, TilePool
 
@@ -27,7 +27,6 @@ __all__ = ["Decoder", "DecoderConfig", "DecoderWeights", "LayerWeights"]
 _PADDING = 16  # rows of a prefill tile are a multiple of it: few shapes to prepare kernels for
 
 Attend = Callable[[int, Tensor], None]
-Kernel = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,13 +69,26 @@ class _Cursor:
         start, self.at = self.at, self.at + length
         return self.data[start : self.at].decode("utf-8", errors="replace")
 
+    def strings(self, count: int) -> list[str]:
+        """A vocabulary has a hundred thousand: a tight loop."""
+        data, at, unpack = self.data, self.at, _U64.unpack_from
+        found: list[bytes] = []
+        for _ in range(count):
+            start = at + 8
+            at = start + unpack(data, at)[0]
+            found.append(data[start:at])
+        self.at = at
+        return [each.decode("utf-8", "replace") for each in found]
+
     def value(self, kind: int) -> Any:
         if kind == _STRING:
             return self.string()
         if kind != _ARRAY:
             return self.unpack(_SCALARS[kind])
         kind, length = self.unpack(_U32), self.unpack(_U64)
-        if kind in (_STRING, _ARRAY):
+        if kind == _STRING:
+            return self.strings(length)
+        if kind == _ARRAY:
             return [self.value(kind) for _ in range(length)]
         values = struct.unpack_from(f"<{length}{_SCALARS[kind].format[1:]}", self.data, self.at)
         self.at += length * _SCALARS[kind].size

@@ -17,14 +17,19 @@ from models.quantised import GROUP, Int4Weight, Int8Weight
 DENSE_ROWS = 16  # the rows of one AMX tile: fewer cost the same
 
 
+Kernel = Callable[[Tensor], Tensor]  # [rows, k] -> [rows, n]
+
+
 class Linear(Protocol):
-    """y = x · Wᵀ + b, [rows, k] -> [rows, n]. Which kernel runs depends on the kind of forward, never on the load."""
+    """y = x · Wᵀ + b. Which kernel runs depends on the kind of forward, never on the load."""
 
     weight_bytes: int
 
-    def decode(self, x: Tensor) -> Tensor: ...
+    @property
+    def decode(self) -> Kernel: ...
 
-    def prefill(self, x: Tensor) -> Tensor: ...
+    @property
+    def prefill(self) -> Kernel: ...
 
 
 def packs_bf16() -> bool:
@@ -64,52 +69,48 @@ class DenseLinear:
 class _QuantisedLinear:
     """A weight-only kernel, with a dense copy for prefill where there is memory for one."""
 
-    def __init__(self, name: str, bias: Tensor | None, dense_copy: DenseLinear | None) -> None:
+    def __init__(self, name: str, kernel: Kernel, num_bytes: int, dense_copy: DenseLinear | None) -> None:
         self._name = name
-        self._bias = bias
         self._dense_copy = dense_copy
-        self.weight_bytes = dense_copy.weight_bytes if dense_copy else 0
-        self.prefill: Callable[[Tensor], Tensor] = dense_copy.prefill if dense_copy else self.decode
+        self.weight_bytes = num_bytes + (dense_copy.weight_bytes if dense_copy else 0)
+        self.decode = kernel
+        self.prefill = dense_copy.prefill if dense_copy else kernel
 
     def __str__(self) -> str:
         return f"{self._name}, {self._dense_copy} in prefill" if self._dense_copy else self._name
-
-    def _product(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def decode(self, x: Tensor) -> Tensor:
-        y = self._product(x)
-        return y if self._bias is None else y.add_(self._bias)
 
 
 class Int8Linear(_QuantisedLinear):
     """int8 with a scale a row."""
 
     def __init__(self, weight: Int8Weight, bias: Tensor | None = None, dense_copy: DenseLinear | None = None) -> None:
-        super().__init__("int8", bias, dense_copy)
-        self._codes = weight.codes
-        self._scale = weight.scale.to(torch.bfloat16)
-        self.weight_bytes += self._codes.nbytes + self._scale.nbytes
+        codes, scale = weight.codes, weight.scale.to(torch.bfloat16)
+        product = torch._weight_int8pack_mm
 
-    def _product(self, x: Tensor) -> Tensor:
-        return torch._weight_int8pack_mm(x, self._codes, self._scale)
+        def kernel(x: Tensor) -> Tensor:
+            return product(x, codes, scale)
+
+        super().__init__("int8", _with_bias(kernel, bias), codes.nbytes + scale.nbytes, dense_copy)
 
 
 class Int4Linear(_QuantisedLinear):
     """int4 in groups of 32."""
 
     def __init__(self, weight: Int4Weight, bias: Tensor | None = None, dense_copy: DenseLinear | None = None) -> None:
-        super().__init__("int4", bias, dense_copy)
+        on_cpu = weight.codes.device.type == "cpu"
+        codes = _pack_cpu(weight.codes) if on_cpu else _pack_cuda(weight.codes)
         scales = torch.stack((weight.scale, weight.zero), -1).to(torch.bfloat16)  # [n, k / 32, 2]
-        self._scales = scales.transpose(0, 1).contiguous()  # [k / 32, n, 2]
-        self._on_cpu = weight.codes.device.type == "cpu"
-        self._codes = _pack_cpu(weight.codes) if self._on_cpu else _pack_cuda(weight.codes)
-        self.weight_bytes += self._codes.nbytes + self._scales.nbytes
+        scales = scales.transpose(0, 1).contiguous()  # [k / 32, n, 2]
+        product = torch._weight_int4pack_mm_for_cpu if on_cpu else torch._weight_int4pack_mm
 
-    def _product(self, x: Tensor) -> Tensor:
-        if self._on_cpu:
-            return torch._weight_int4pack_mm_for_cpu(x, self._codes, GROUP, self._scales)
-        return torch._weight_int4pack_mm(x, self._codes, GROUP, self._scales)
+        def kernel(x: Tensor) -> Tensor:
+            return product(x, codes, GROUP, scales)
+
+        super().__init__("int4", _with_bias(kernel, bias), codes.nbytes + scales.nbytes, dense_copy)
+
+
+def _with_bias(kernel: Kernel, bias: Tensor | None) -> Kernel:
+    return kernel if bias is None else lambda x: kernel(x).add_(bias)
 
 
 def has_int4_kernel(rows: int, columns: int, device: torch.device) -> bool:

@@ -1,7 +1,10 @@
 """From files to a decoder, its tokenizer and its generation defaults."""
 
+import gc
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,19 +60,30 @@ def load_decoder(
     target, kind = choose_device(device), choose_dtype(dtype)
     torch.set_num_threads(threads or available_cpus())
     factory = LinearFactory(kind, target, quantization=quantization, dense_prefill=dense_prefill)
-    with torch.inference_mode():
-        if path.is_file():
-            return _load_gguf(path, factory)
-        return _load_folder(path, factory)
+    with torch.inference_mode(), _no_collections():
+        return _load_gguf(path, factory) if path.is_file() else _load_folder(path, factory)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """A vocabulary is a hundred thousand small objects that stay; meanwhile each collection would walk all that torch made."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _load_gguf(path: Path, factory: LinearFactory) -> LoadedModel:
     file = GGUFFile(path)
     factors = tuple(map(float, file.dequantised("rope_freqs.weight"))) if "rope_freqs.weight" in file.tensors else None
     config = configs.from_gguf(file.metadata, rope_factors=factors, tied="output.weight" not in file.tensors)
-    decoder = _decoder(config, GGUFCheckpoint(file, config), factory)
-    tokenizer = from_gguf(file)
-    return LoadedModel(decoder, tokenizer, GenerationDefaults(eos_ids=tokenizer.eos_ids))
+    with ThreadPoolExecutor(1) as beside:
+        tokenizer = beside.submit(from_gguf, file)
+        decoder = _decoder(config, GGUFCheckpoint(file, config), factory)
+    return LoadedModel(decoder, tokenizer.result(), GenerationDefaults(eos_ids=tokenizer.result().eos_ids))
 
 
 def _load_folder(path: Path, factory: LinearFactory) -> LoadedModel:
@@ -77,10 +91,11 @@ def _load_folder(path: Path, factory: LinearFactory) -> LoadedModel:
     if raw is None:
         raise ModelLoadError(f"{path} has no config.json")
     config = configs.from_hf(raw)
-    decoder = _decoder(config, SafetensorsCheckpoint(path), factory)
-    tokenizer = load_tokenizer(path)
     generation = _read_json(path / "generation_config.json") or {}
-    return LoadedModel(decoder, tokenizer, _generation_defaults(generation, raw, tokenizer))
+    with ThreadPoolExecutor(1) as beside:
+        tokenizer = beside.submit(load_tokenizer, path)
+        decoder = _decoder(config, SafetensorsCheckpoint(path), factory)
+    return LoadedModel(decoder, tokenizer.result(), _generation_defaults(generation, raw, tokenizer.result()))
 
 
 def _decoder(config: DecoderConfig, checkpoint: Checkpoint, factory: LinearFactory) -> Decoder:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from models.cache import build_once, cache_root
+from models.embedder_config import read_embedder
 from models.errors import ModelLoadError
 
 # Of this exporter: raise it whenever the same checkpoint would give another graph.
@@ -90,10 +91,15 @@ def _run_child(path: Path, options: ExportOptions, threads: int) -> None:
 def main() -> None:
     argument = json.loads(sys.argv[1])
     path, options = Path(argument["path"]), ExportOptions(**argument["options"])
-    from models.onnx_build import build_graphs
+
+    def build(folder: Path) -> None:
+        from models.onnx_build import build_graphs  # seconds: not for one that waits for another's export
+
+        build_graphs(path, options, folder, argument["threads"])
 
     try:
-        build_once(cache_entry(path, options), lambda folder: build_graphs(path, options, folder, argument["threads"]))
+        read_embedder(path)
+        build_once(cache_entry(path, options), build)
     except ModelLoadError as error:
         print(error)
         sys.exit(REFUSED)

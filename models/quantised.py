@@ -41,7 +41,7 @@ class Int4Weight:
     @staticmethod
     def quantise(weight: Tensor) -> "Int4Weight":
         """Asymmetric, from the least to the greatest value of each group. `k` is a multiple of 32."""
-        groups = weight.float().unflatten(1, (-1, GROUP))
+        groups = weight.float().view(weight.shape[0], -1, GROUP)
         low, high = groups.amin(2), groups.amax(2)
         scale = (high - low).clamp_(min=1e-8).div_(15)
         codes = (groups - low[..., None]).div_(scale[..., None]).round_().clamp_(0, 15).to(torch.uint8)
@@ -52,8 +52,8 @@ class Int4Weight:
 
     def dense(self) -> Tensor:
         """[n, k] float32"""
-        groups = self.codes.unflatten(1, (-1, GROUP)).float().sub_(8)
-        return groups.mul_(self.scale[..., None]).add_(self.zero[..., None]).flatten(1)
+        groups = self.codes.view(*self.scale.shape, GROUP).float()
+        return groups.mul_(self.scale[..., None]).add_((self.zero - 8 * self.scale)[..., None]).flatten(1)
 
 
 Weight = Tensor | Int8Weight | Int4Weight

@@ -31,8 +31,7 @@ class Tokenizer:
         self.vocab_size = len(self._table)
         self.eos_ids = eos_ids  # the tokenizer's own; a generation config may name more
         self.bos_id = bos_id
-        added = backend.get_added_tokens_decoder()
-        self.special_ids = frozenset(id for id, token in added.items() if token.special)
+        self.special_ids = frozenset(id for id, token in _added_tokens(backend).items() if token.special)
         self.chat_template = chat_template
         self.special_tokens = dict(special_tokens)  # bos_token, eos_token, … as chat templates name them
 
@@ -77,14 +76,19 @@ def byte_alphabet() -> dict[str, int]:
 def _token_table(backend: tokenizers.Tokenizer) -> list[bytes]:
     """Of each id its bytes; ids that no token has stay empty."""
     vocab = backend.get_vocab(with_added_tokens=False)
-    added = backend.get_added_tokens_decoder()
+    added = _added_tokens(backend)
     table = [b""] * (max([*vocab.values(), *added]) + 1)
-    to_bytes = _byte_level(byte_alphabet()) if _is_byte_level(backend) else _sentencepiece
+    to_bytes = _byte_level() if _is_byte_level(backend) else _sentencepiece
     for token, id in vocab.items():
         table[id] = to_bytes(token)
     for id, token in added.items():
         table[id] = b"" if token.special else token.content.encode()
     return table
+
+
+def _added_tokens(backend: tokenizers.Tokenizer) -> dict[int, tokenizers.AddedToken]:
+    added: dict[int, tokenizers.AddedToken] = backend.get_added_tokens_decoder()
+    return added
 
 
 def _is_byte_level(backend: tokenizers.Tokenizer) -> bool:
@@ -94,14 +98,16 @@ def _is_byte_level(backend: tokenizers.Tokenizer) -> bool:
     return "ByteLevel" in kinds
 
 
-def _byte_level(alphabet: Mapping[str, int]) -> Callable[[str], bytes]:
-    table = {ord(char): byte for char, byte in alphabet.items()}
-    known = set(alphabet)
+def _byte_level() -> Callable[[str], bytes]:
+    alphabet = byte_alphabet()
+    foreign = dict.fromkeys(range(256), "\N{REPLACEMENT CHARACTER}")  # in Latin-1, but not of the alphabet
+    table = foreign | {ord(char): chr(byte) for char, byte in alphabet.items()}
 
     def to_bytes(token: str) -> bytes:
-        if known.issuperset(token):
+        try:
             return token.translate(table).encode("latin-1")
-        return token.encode()
+        except UnicodeEncodeError:
+            return token.encode()  # a token that isn't spelled in the alphabet
 
     return to_bytes
 
@@ -125,7 +131,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise ModelLoadError(f"{file} can't be read: {error}") from error
     backend.no_padding()
     backend.no_truncation()
-    config = json.loads((path / "tokenizer_config.json").read_text()) if (path / "tokenizer_config.json").is_file() else {}
+    config_file = path / "tokenizer_config.json"
+    config = json.loads(config_file.read_text()) if config_file.is_file() else {}
     special = {
         name: token if isinstance(token, str) else token["content"]
         for name, token in config.items()

@@ -249,7 +249,9 @@ class LiveStream:
         turn, end = self._turn, self._tape.end
         if turn is None or self._items.awaits(turn.item):
             return
-        fresh = end - turn.decoded
+        # Speech alone counts: in the silence that may end the turn, a partial would only hold up the final.
+        heard = end if self._detector is None else self._detector.last_speech
+        fresh = heard - turn.decoded
         stale = turn.partial
         if fresh < interval * SAMPLE_RATE or end - turn.speech < FIRST_PARTIAL:
             return

@@ -21,8 +21,8 @@ def fake_model(name: str, **options: Any) -> ModelSettings:
 
 
 @asynccontextmanager
-async def fleet_of(*models: ModelSettings) -> AsyncIterator[Fleet]:
-    fleet = Fleet(Settings(models=list(models)), Registry(), IMPATIENT)
+async def fleet_of(*models: ModelSettings, **options: Any) -> AsyncIterator[Fleet]:
+    fleet = Fleet(Settings(models=list(models)), Registry(), IMPATIENT, **options)
     await fleet.start()
     try:
         yield fleet
@@ -75,6 +75,13 @@ async def test_text_models_are_loaded_before_the_others() -> None:
         await until(lambda: fleet.readiness().ready)
         assert seen >= {(State.READY, State.LOADING), (State.READY, State.READY)}
         assert not any(image is not State.STOPPED for text, image in seen if text is State.LOADING)
+
+
+async def test_a_slow_text_model_does_not_hold_up_the_others() -> None:
+    models = (fake_model("image", kind="image"), fake_model("text", source="fake:slow:600"))
+    async with fleet_of(*models, head_start_s=0.05) as fleet:
+        await until(lambda: fleet.status("image").ready)
+        assert states(fleet, "text") == [State.LOADING]
 
 
 async def test_a_model_that_is_not_preloaded_starts_with_its_first_use() -> None:

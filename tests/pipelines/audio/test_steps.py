@@ -15,6 +15,7 @@ from pipelines.audio.messages import (
     Configure,
     Configured,
     Final,
+    Heard,
     ItemFailed,
     Partial,
     Passage,
@@ -26,6 +27,7 @@ from pipelines.audio.messages import (
     Turns,
 )
 from pipelines.audio.pipeline import AudioPipeline
+from pipelines.audio.windows import Lane
 from pipelines.base import InvalidRequest
 from pipelines.messages import Failed
 from tests import speech
@@ -156,7 +158,9 @@ def test_abort_leaves_nothing_behind(long: str) -> None:
         run.pipeline.abort(id)
     run.feed(stream, Audio(speech.samples(CLIP).tobytes()))
     pipeline = run.pipeline
-    assert [len(held) for held in (pipeline._files, pipeline._streams, pipeline._intake.ears, pipeline._queue)] == [0] * 4
+    assert [len(held) for held in (pipeline._files, pipeline._streams, pipeline._intake.ears, pipeline._queue)] == [
+        0
+    ] * 4
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -278,3 +282,26 @@ def test_a_turn_too_long_for_a_window_is_cut_and_goes_on_as_one_item() -> None:
         mine = [e.delta for e in events if isinstance(e, Partial | Final) and e.item == final.item]
         assert "".join(mine) == final.transcript
     assert max(frames for frames, _, _ in model.calls) <= 3000
+
+
+def test_a_machine_that_can_not_keep_up_sheds_partials_and_then_holds_the_client_back() -> None:
+    run = driver(FakeWhisper([f"part{number}" for number in range(300)]))
+    id = run.open(LIVE)
+    breathless = np.concatenate([speech.samples(clip)[5_000:-5_000] for clip in speech.CLIPS] * 6)
+    assert len(breathless) > 100 * 16_000
+    for first in range(0, len(breathless), 8_000):  # nothing is decoded meanwhile
+        run.feed(id, Audio(breathless[first : first + 8_000].tobytes()))
+    queue = run.pipeline._queue
+    assert sum(window.lane is Lane.PARTIAL for window in queue) <= 1
+    run.pipeline._said, said = [], run.pipeline._said
+    heard = max(event.seconds for event in said if isinstance(event, Heard))
+    assert 60 <= heard < len(breathless) / 16_000 - 5
+    assert run.pipeline.stats().counters["audio_dropped_partials"] > 10
+    run.run()
+    run.feed(id, Audio(speech.silence(1).tobytes()))
+    run.run()
+    assert max(event.seconds for event in run.events[id] if isinstance(event, Heard)) > len(breathless) / 16_000
+    partials = [event for event in said + run.events[id] if isinstance(event, Partial | Final)]
+    for item in {event.item for event in partials}:
+        (final,) = [event for event in partials if isinstance(event, Final) and event.item == item]
+        assert "".join(event.delta for event in partials if event.item == item) == final.transcript

@@ -1,5 +1,6 @@
 """Texts and images in one space: tiny CLIP and SigLIP checkpoints, from file to vector, against transformers."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
+from models.cache import build_once
+from models.onnx_build import build_graphs
+from models.onnx_export import ExportOptions, cache_entry
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.embedding.pipeline import EmbeddingPipeline
 from pipelines.messages import Done, EmbeddingRequest, ImageBytes, ModelSpec, StringPrompt, Vectors
@@ -47,6 +51,14 @@ def served(folder: Path) -> tuple[Rows, Rows]:
     with pytest.raises(InvalidRequest):
         pipeline.prepare(Ticket("b", "interactive", 0.0), EmbeddingRequest(inputs=[ImageBytes(b"no picture")]))
     return np.stack([rows[0], rows[2]]), np.stack([rows[1], rows[3]])
+
+
+def export(folder: Path) -> None:
+    """As the worker has it done, but in this process, which has imported torch already."""
+    options = ExportOptions()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        build_once(cache_entry(folder, options), lambda entry: build_graphs(folder, options, entry, 1))
 
 
 def unit(features: Any) -> Rows:
@@ -94,6 +106,7 @@ def test_texts_and_images_are_those_of_transformers(
     folder = tmp_path / make.__name__
     folder.mkdir()
     make(folder)
+    export(folder)
     for found, expected in zip(served(folder), wanted(folder), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
         np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
