@@ -1,7 +1,7 @@
 """The paged KV cache, and attention over it.
 
-Every attention call sees one sequence only, with a shape that follows from that sequence alone: prefill runs one aligned
-query tile at a time, decode one position at a time. So a row's result can't depend on what else is in the batch.
+Every attention call sees one sequence only, with a shape that follows from that sequence alone: prefill runs one
+aligned query tile at a time, decode one position at a time. A row's result can't depend on what else is in the batch.
 """
 
 from collections.abc import Sequence
@@ -55,6 +55,12 @@ class Span:
         starts = torch.tensor(used, dtype=torch.int64, device=device).mul_(BLOCK_SIZE)
         return Span(length, 0, (starts[:, None] + torch.arange(BLOCK_SIZE, device=device)).flatten()[:length])
 
+    def all_slots(self, device: torch.device) -> Tensor:
+        """[length] int64"""
+        if self.slots is None:
+            return torch.arange(self.start, self.start + self.length, device=device)
+        return self.slots
+
     def part(self, begin: int, end: int) -> "Span":
         if self.slots is None:
             return Span(end - begin, self.start + begin, None)
@@ -95,7 +101,10 @@ class DecodeAttention:
     """One call a position, of one query against all positions up to it."""
 
     def __init__(self, cache: KVCache, segments: Sequence[Segment], queries: Tensor, outputs: Tensor) -> None:
-        """`queries`, `outputs`: [rows, kv_heads, group, head_dim]; the query heads that share a KV head are rows of one head."""
+        """`queries`, `outputs`: [rows, kv_heads, group, head_dim].
+
+        Query heads that share a KV head become the rows of one head.
+        """
         device = cache.pool.device
         self._calls: list[tuple[Tensor, Tensor, _Reader]] = []
         own: list[Span] = []
@@ -118,22 +127,14 @@ class DecodeAttention:
 
 def _together(spans: Sequence[Span], device: torch.device) -> Span:
     """Spans of several sequences, one after the other."""
-    if all(span.slots is None for span in spans):
-        slots = torch.tensor([span.start + offset for span in spans for offset in range(span.length)], device=device)
-    else:
-        arange = torch.arange
-        slots = torch.cat(
-            [arange(span.start, span.start + span.length, device=device) if span.slots is None else span.slots for span in spans]
-        )
+    slots = torch.cat([span.all_slots(device) for span in spans])
     return Span(slots.shape[0], 0, slots)
 
 
 class PrefillAttention:
     """One query tile of one sequence against all positions up to its end."""
 
-    def __init__(
-        self, cache: KVCache, span: Span, length: int, queries: Tensor, outputs: Tensor, mask: Tensor
-    ) -> None:
+    def __init__(self, cache: KVCache, span: Span, length: int, queries: Tensor, outputs: Tensor, mask: Tensor) -> None:
         """`span`: all positions up to the tile's end, of which the last `length` are the tile's own.
 
         `queries`, `outputs`: [rows, kv_heads, group, head_dim], rows ≥ length. `mask`: [length · group, span.length].

@@ -69,4 +69,3 @@ EMBEDDED: dict[str, EmbeddedModel] = {
         default=False,
     ),
 }
-

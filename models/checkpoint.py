@@ -95,7 +95,7 @@ def _gguf_name(name: str) -> str:
 
 
 def _half_split_order(heads: int, head_dim: int) -> Tensor:
-    """Llama's q and k rows are stored pair by pair (llama.cpp rotates neighbours); ours are rotated half against half."""
+    """Llama's q and k rows are stored for a rope that turns neighbours; ours turns the halves of a head."""
     rows = torch.arange(heads * head_dim).view(heads, head_dim // 2, 2)
     return rows.transpose(1, 2).flatten()
 
@@ -105,7 +105,7 @@ def _tensor(blocks: NDArray[np.uint8]) -> Tensor:
 
 
 def _int4(blocks: NDArray[np.uint8], *, with_minimum: bool) -> Int4Weight:
-    """Q4_1: d and m (float16), 16 bytes of codes, w = q·d + m. Q4_0: d, codes, w = (q - 8)·d. Low nibbles come first."""
+    """Q4_1: d, m (float16), 16 bytes of codes, w = q·d + m. Q4_0: d, codes, w = (q - 8)·d. Low nibbles are first."""
     size = (Q4_1 if with_minimum else Q4_0).size
     raw = _tensor(blocks).view(blocks.shape[0], -1, size)  # [n, k / 32, size]
     nibbles = raw[..., size - GROUP // 2 :]
@@ -120,12 +120,13 @@ def _int4(blocks: NDArray[np.uint8], *, with_minimum: bool) -> Int4Weight:
 
 
 def _int8(blocks: NDArray[np.uint8]) -> Int8Weight:
-    """Q8_0: d (float16), 32 codes, w = q·d; requantised from a scale for 32 values to one for a row, the largest of them."""
+    """Q8_0: d (float16), 32 codes, w = q·d; requantised from a scale for 32 values to the row's largest."""
     raw = _tensor(blocks).view(blocks.shape[0], -1, Q8_0.size)  # [n, k / 32, size]
     scale = raw[..., :2].contiguous().view(torch.float16).squeeze(-1).float()  # [n, k / 32]
     row_scale = scale.abs().amax(1).clamp_(min=1e-8)
     shrink = (scale / row_scale[:, None]).unsqueeze(-1)
     codes = torch.empty((*raw.shape[:2], GROUP), dtype=torch.int8)
-    for rows, stored, factor in zip(*(each.split(_ROWS_AT_ONCE) for each in (codes, raw, shrink)), strict=True):
-        rows.copy_((stored[..., 2:].view(torch.int8) * factor).round_())
+    for start in range(0, codes.shape[0], _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        codes[rows] = (raw[rows, :, 2:].view(torch.int8) * shrink[rows]).round_()
     return Int8Weight(codes.flatten(1), row_scale)

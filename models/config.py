@@ -125,7 +125,8 @@ def _hf_frequencies(config: Mapping[str, Any], head_dim: int, named: str) -> tup
     theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
     kind = rope.get("rope_type") or rope.get("type") or "default"
     base = default_frequencies(theta, head_dim)
-    _require(rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) == 1.0, named, "partial rotary")
+    rotary = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    _require(rotary == 1.0, named, f"partial rotary ({rotary})")
     if kind == "default":
         return base
     _require(kind == "llama3", named, f"rope type {kind}")

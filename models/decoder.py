@@ -2,9 +2,9 @@
 
 It knows rows, positions and block tables; not what a request is, nor who owns a block.
 
-Rows go through the layers in tiles. A decode forward is one tile of all its rows, through kernels whose result for a row
-doesn't depend on the number of rows. A prefill forward has one tile for each `TILE` positions of each sequence, padded to
-a multiple of 16 rows, so that every kernel sees shapes that follow from the sequence alone.
+Rows go through the layers in tiles. A decode forward is one tile of all its rows, through kernels whose result for a
+row doesn't depend on the number of rows. A prefill forward has one tile for each `TILE` positions of each sequence,
+padded to a multiple of 16 rows, so that every kernel sees shapes that follow from the sequence alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -96,9 +96,7 @@ class Decoder:
     def new_cache(self, num_blocks: int) -> KVCache:
         """An empty pool of `num_blocks` blocks. The caller hands out its blocks."""
         config = self.config
-        return KVCache(
-            config.num_layers, num_blocks, config.num_kv_heads, config.head_dim, self.dtype, self.device
-        )
+        return KVCache(config.num_layers, num_blocks, config.num_kv_heads, config.head_dim, self.dtype, self.device)
 
     def details(self) -> dict[str, str]:
         """For people: what was loaded and how it runs."""

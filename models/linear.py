@@ -1,8 +1,8 @@
 """Linears over dense, int8 and int4 weights, with results that don't depend on how many rows run together.
 
-A matrix product's blocking, and so its rounding, may depend on the number of rows. The weight-only CPU kernels sum each row
-in one order whatever the number of rows. oneDNN's bf16 product does not, so decode calls it with `DENSE_ROWS` rows, always,
-and prefill with the rows of one tile of one sequence. Float32 products and CUDA's are used as they are.
+A matrix product's blocking, and so its rounding, may depend on the number of rows. The weight-only CPU kernels sum each
+row in one order whatever the number of rows. oneDNN's bf16 product does not, so decode calls it with `DENSE_ROWS` rows,
+always, and prefill with the rows of one tile of one sequence. Float32 products and CUDA's are used as they are.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Linear(Protocol):
 
 def packs_bf16() -> bool:
     """Whether oneDNN runs bf16 natively on this CPU."""
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return bool(torch._C._has_mkldnn) and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class DenseLinear:
@@ -62,7 +62,7 @@ class DenseLinear:
             return linear(x, self._weight, self._bias)
         rows = x.shape[0]
         padded = pad(x, (0, 0, 0, -rows % DENSE_ROWS))
-        pieces = [self.prefill(piece) for piece in padded.split(DENSE_ROWS)]
+        pieces = [self.prefill(padded[start : start + DENSE_ROWS]) for start in range(0, rows, DENSE_ROWS)]
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces))[:rows]
 
 
@@ -125,6 +125,6 @@ def _pack_cpu(codes: Tensor) -> Tensor:
 
 
 def _pack_cuda(codes: Tensor) -> Tensor:
-    """Two codes a byte, the even column in the high half; then in the tensor cores' order, 2 … 8 tiles of 16 columns deep."""
+    """Two codes a byte, the even column in the high half; then in the tensor cores' order."""
     depth = next(depth for depth in (8, 4, 2) if codes.shape[1] % (16 * depth) == 0)
     return torch._convert_weight_to_int4pack(codes[:, ::2] << 4 | codes[:, 1::2], depth)

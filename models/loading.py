@@ -53,9 +53,9 @@ def load_decoder(
 ) -> LoadedModel:
     """Load a folder of safetensors with its `config.json`, or a GGUF file.
 
-    `quantization`: int8 | int4 | None, as the files have it. `dense_prefill`: keep a bf16 copy of quantised weights, with
-    which prompts are several times faster. `threads`: of torch's kernels, process-wide; None: every CPU that this process may
-    use. Raises ModelLoadError naming what is not supported, and the alternative.
+    `quantization`: int8 | int4 | None, as the files have it. `dense_prefill`: keep a bf16 copy of quantised weights,
+    with which prompts are several times faster. `threads`: of torch's kernels, process-wide; None: every CPU that this
+    process may use. Raises ModelLoadError naming what is not supported, and the alternative.
     """
     target, kind = choose_device(device), choose_dtype(dtype)
     torch.set_num_threads(threads or available_cpus())
@@ -66,7 +66,7 @@ def load_decoder(
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """A vocabulary is a hundred thousand small objects that stay; meanwhile each collection would walk all that torch made."""
+    """A vocabulary is many thousand objects that stay; each collection meanwhile would walk all that torch made."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -31,5 +31,5 @@ class RopeTable:
 
     def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """[n] -> cosines [n, 1, head_dim], sines [n, 1, head_dim / 2]"""
-        cos, sin = self._table.index_select(0, positions).split((2 * self._half, self._half), 2)
-        return cos, sin
+        rows = self._table.index_select(0, positions)
+        return rows[..., : 2 * self._half], rows[..., 2 * self._half :]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -23,7 +24,7 @@ class SafetensorsFiles:
         self._shards = shards
         self._files = {name: self._open(name) for name in sorted(set(shards.values()))}
 
-    def _open(self, name: str) -> safe_open:
+    def _open(self, name: str) -> Any:  # safe_open, whose methods have no types
         try:
             return safe_open(str(self._folder / name), framework="pt")
         except (OSError, SafetensorError) as error:

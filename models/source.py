@@ -20,8 +20,8 @@ HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.onnx", "*.onnx
 def resolve(source: str) -> Path:
     """The file or folder that `source` names: `embedded:NAME`, `hf:repo@revision[/file]` or a local path.
 
-    A hub repository is looked up in the local cache first, and fetched only where it is not there and HF_HUB_OFFLINE is not
-    set. Raises SourceError.
+    A hub repository is looked up in the local cache first, and fetched only where it is not there and HF_HUB_OFFLINE is
+    not set. Raises SourceError.
     """
     scheme, _, name = source.partition(":")
     if scheme == "embedded":
@@ -57,7 +57,7 @@ def _hub(name: str) -> Path:
     revision, _, file = rest.partition("/")
     if not at or not revision or repo.count("/") != 1:
         raise SourceError(
-            f"hf:{name} is not hf:owner/name@revision; pin a revision (best a commit), so that what is served stays the same"
+            f"hf:{name} is not hf:owner/name@revision; a pinned revision (best a commit) keeps what is served the same"
         )
     try:
         from huggingface_hub import hf_hub_download, snapshot_download

@@ -9,6 +9,8 @@ from models.config import DecoderConfig
 from models.rope import RopeTable
 
 SMALL = 16  # rows up to which a copy into a buffer is cheaper than making views of a new tensor
+KEPT_ROWS = 64  # larger tiles are rare (a replay), and are not kept
+KEPT_TILES = 16  # of one number of rows
 
 
 class Tile:
@@ -29,7 +31,7 @@ class Tile:
         self._row_shape, self._row_stride = (1, config.hidden_size), (config.hidden_size, 1)
         self._pair_shape = (2 * config.hidden_size,)
 
-        # q, k and v as they are projected, and after the rope. Values are multiplied by a cosine of one, and left at that.
+        # q, k and v as they are projected, and after the rope. Values are multiplied by a cosine of one, that is all.
         self.projected = zeros(rows, total * head_dim)
         self.projected_heads = self.projected.view(rows, total, head_dim)[:, :rotated]
         self.qkv = zeros(rows, total * head_dim)
@@ -37,8 +39,8 @@ class Tile:
         self.cos = zeros(rows, total * head_dim).fill_(1)
         self._cos_heads = self.cos.view(rows, total, head_dim)[:, :rotated]
         self.sin = zeros(rows, 1, half)
-        self.first_halves, self.second_halves = qkv_heads[:, :rotated].split(half, 2)
-        self.projected_first_halves, self.projected_second_halves = self.projected_heads.split(half, 2)
+        self.first_halves, self.second_halves = qkv_heads[:, :rotated].chunk(2, 2)
+        self.projected_first_halves, self.projected_second_halves = self.projected_heads.chunk(2, 2)
         self.query = qkv_heads[:, :heads].view(rows, kv_heads, config.group, head_dim)
         self.keys_values = self.qkv[:, heads * head_dim :]
 
@@ -61,7 +63,10 @@ class Tile:
         torch.neg(self.positive, out=self.negative)
 
     def normed(self, weight: Tensor, eps: float) -> Tensor:
-        """[rows, hidden]: RMSNorm (https://arxiv.org/abs/1910.07467) of the residual. weight: [2 · hidden], the norm's twice."""
+        """[rows, hidden]: RMSNorm (https://arxiv.org/abs/1910.07467) of the residual.
+
+        weight: [2 · hidden], the norm's weight twice.
+        """
         pair = torch.layer_norm(self.pair, self._pair_shape, weight, None, eps)
         if self.rows == 1:
             return pair.as_strided(self._row_shape, self._row_stride)
@@ -94,8 +99,12 @@ class TilePool:
         self._taken.clear()
 
     def take(self, rows: int) -> Tile:
+        """A tile of exactly `rows` rows, with whatever an earlier forward left in it."""
         tiles, taken = self._tiles.setdefault(rows, []), self._taken.get(rows, 0)
         self._taken[rows] = taken + 1
-        if taken == len(tiles):
-            tiles.append(self._make(rows))
-        return tiles[taken]
+        if taken < len(tiles):
+            return tiles[taken]
+        tile = self._make(rows)
+        if rows <= KEPT_ROWS and taken < KEPT_TILES:
+            tiles.append(tile)
+        return tile

@@ -81,8 +81,8 @@ def _token_table(backend: tokenizers.Tokenizer) -> list[bytes]:
     to_bytes = _byte_level() if _is_byte_level(backend) else _sentencepiece
     for token, id in vocab.items():
         table[id] = to_bytes(token)
-    for id, token in added.items():
-        table[id] = b"" if token.special else token.content.encode()
+    for id, whole in added.items():
+        table[id] = b"" if whole.special else whole.content.encode()
     return table
 
 

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from models.config import UPSTREAM
 from models.errors import ModelLoadError
 
-_CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6  # token types
+_CONTROL, _USER_DEFINED = 3, 4  # token types
 
 _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -107,22 +107,28 @@ def _add_tokens(tokenizer: Tokenizer, metadata: Mapping[str, Any]) -> None:
     """Control tokens are special; user-defined ones are matched whole, but are text."""
     tokens = metadata["tokenizer.ggml.tokens"]
     types = metadata.get("tokenizer.ggml.token_type", ())
-    control = [AddedToken(tokens[id], special=True, normalized=False) for id, kind in enumerate(types) if kind == _CONTROL]
-    user = [AddedToken(tokens[id], special=False, normalized=False) for id, kind in enumerate(types) if kind == _USER_DEFINED]
-    tokenizer.add_special_tokens(control)
-    tokenizer.add_tokens(user)
+
+    def of_type(wanted: int, *, special: bool) -> list[AddedToken]:
+        found = (tokens[id] for id, kind in enumerate(types) if kind == wanted)
+        return [AddedToken(token, special=special, normalized=False) for token in found]
+
+    tokenizer.add_special_tokens(of_type(_CONTROL, special=True))
+    tokenizer.add_tokens(of_type(_USER_DEFINED, special=False))
 
 
 def _add_post_processor(tokenizer: Tokenizer, metadata: Mapping[str, Any], *, bos_by_default: bool) -> None:
     """A BOS before and an EOS after a text, where the file says so."""
-    tokens = metadata["tokenizer.ggml.tokens"]
-    around: dict[str, tuple[str, int]] = {}
-    for name, default in (("bos", bos_by_default), ("eos", False)):
+    tokens: Sequence[str] = metadata["tokenizer.ggml.tokens"]
+
+    def added(name: str, default: bool) -> list[tuple[str, int]]:
         id = metadata.get(f"tokenizer.ggml.{name}_token_id")
-        if id is not None and metadata.get(f"tokenizer.ggml.add_{name}_token", default):
-            around[name] = (tokens[id], id)
-    if around:
-        pieces = [*([around["bos"][0]] if "bos" in around else []), "$A", *([around["eos"][0]] if "eos" in around else [])]
+        if id is None or not metadata.get(f"tokenizer.ggml.add_{name}_token", default):
+            return []
+        return [(tokens[id], id)]
+
+    before, after = added("bos", bos_by_default), added("eos", False)
+    if before or after:
+        single = [*(token for token, _ in before), "$A", *(token for token, _ in after)]
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=pieces, pair=[*pieces, *(f"{piece}:1" for piece in pieces[:-1]), "$B:1"], special_tokens=[*around.values()]
+            single=single, pair=[*single, "$B:1"], special_tokens=[*before, *after]
         )

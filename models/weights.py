@@ -74,8 +74,11 @@ class LinearFactory:
         if isinstance(weight, Tensor):
             return weight
         rows, columns = weight.codes.shape
-        fits = self.device.type == "cpu" if isinstance(weight, Int8Weight) else has_int4_kernel(rows, columns, self.device)
-        return weight if fits and self.dtype == torch.bfloat16 else weight.dense()
+        if isinstance(weight, Int8Weight):
+            has_kernel = self.device.type == "cpu"
+        else:
+            has_kernel = has_int4_kernel(rows, columns, self.device)
+        return weight if has_kernel and self.dtype == torch.bfloat16 else weight.dense()
 
     def _quantised(self, weight: Int8Weight | Int4Weight, bias: Tensor | None, copy: DenseLinear | None) -> Linear:
         if isinstance(weight, Int8Weight):

@@ -68,7 +68,7 @@ def save_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., t
         config = getattr(transformers, f"{family}Config")(**{**SHAPE, **overrides})
         model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
         with torch.no_grad():  # norms and biases start as ones and zeros, which would hide that they are ignored
-            for name, parameter in model.named_parameters():
+            for parameter in model.parameters():
                 if parameter.ndim == 1:
                     parameter.add_(torch.randn_like(parameter) * 0.2)
         folder = tmp_path_factory.mktemp(family)

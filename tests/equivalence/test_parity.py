@@ -48,9 +48,8 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(
     assert (logits - expected).abs().max() <= TOLERANCE
 
     with torch.no_grad():
-        whole = reference.generate(
-            torch.tensor([ids]), max_new_tokens=64, min_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0
-        )[0]
+        greedy = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+        whole = reference.generate(torch.tensor([ids]), max_new_tokens=64, min_new_tokens=64, **greedy)[0]
         expected = reference(whole[None]).logits[0]
     row, compared = logits[-1], 0
     for position in range(len(ids), len(ids) + 64):

@@ -97,7 +97,8 @@ def test_quantised_files_give_the_logits_of_their_dequantised_weights(
     path = convert(reference, "llama", tmp_path / "m.gguf", gguf.GGMLQuantizationType[kind])
     exact = load_decoder(path, device="cpu", dtype="float32").decoder
     quick = load_decoder(path, device="cpu", dense_prefill=False).decoder
-    assert quick.details()["weights"] == {"Q4_0": "int4", "Q4_1": "int4", "Q8_0": "int8", "Q5_1": "dense bfloat16"}[kind]
+    held = {"Q4_0": "int4", "Q4_1": "int4", "Q8_0": "int8", "Q5_1": "dense bfloat16"}
+    assert quick.details()["weights"] == held[kind]
     ids = list(range(40, 140))
     expected = prefill(exact, exact.new_cache(8), ids)
     found = prefill(quick, quick.new_cache(8), ids)

@@ -185,7 +185,7 @@ def test_a_folder_brings_its_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_readable_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match="no tokenizer.json"):
+    with pytest.raises(ModelLoadError, match=r"no tokenizer\.json"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelLoadError, match="can't be read"):
