@@ -11,8 +11,8 @@ from torch import Tensor
 class Segment:
     """Consecutive rows of one sequence.
 
-    Its rows stand at positions `context … context + length - 1`; keys and values of the positions before `context` are in
-    the cache already, those of the rows themselves are written by the forward. `blocks[i]` holds positions
+    Its rows stand at positions `context … context + length - 1`; keys and values of the positions before `context` are
+    in the cache already, those of the rows themselves are written by the forward. `blocks[i]` holds positions
     `i * block_size … (i + 1) * block_size - 1`.
     """
 
@@ -25,9 +25,9 @@ class Segment:
 class ForwardBatch:
     """Rows of one forward, all of one kind.
 
-    `prefill`: prompt rows. Attention runs on aligned query tiles (`Decoder.tile`): `context` of each segment is a multiple
-    of the tile, and only a prompt's last chunk may end off a tile's border.
-    `decode`: rows whose attention is one call a position: generated tokens, replayed ones and drafts under verification.
+    `prefill`: prompt rows. Attention runs on aligned query tiles (`Decoder.tile`): `context` of each segment is a
+    multiple of the tile, and only a prompt's last chunk may end off a tile's border.
+    `decode`: rows whose attention is one call a position: generated tokens, replayed ones, drafts under verification.
 
     A row's result depends on its own sequence alone, bit for bit on the bf16, int8 and int4 CPU paths.
     """

@@ -137,8 +137,8 @@ def _pooling(folder: Path) -> Pooling:
 def _contrastive(path: Path, config: Mapping[str, Any], family: Family) -> EmbedderConfig:
     """CLIP (https://arxiv.org/abs/2103.00020) and SigLIP (https://arxiv.org/abs/2303.15343).
 
-    Neither takes a mask: CLIP's text encoder is causal, so it does not see what follows a text's end; SigLIP was trained
-    on texts padded to a fixed length, and the padding is part of what it reads.
+    Neither takes a mask: CLIP's text encoder is causal, so it does not see what follows a text's end; SigLIP was
+    trained on texts padded to a fixed length, and the padding is part of what it reads.
     """
     text, vision = config.get("text_config") or {}, config.get("vision_config") or {}
     siglip = family == "siglip"

@@ -5,11 +5,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from models.attention import TILE
 from models.config import DecoderConfig
 from models.rope import RopeTable
 
 SMALL = 16  # rows up to which a copy into a buffer is cheaper than making views of a new tensor
-KEPT_ROWS = 64  # larger tiles are rare (a replay), and are not kept
+KEPT_ROWS = TILE  # larger tiles are rare (a replay), and are not kept
 KEPT_TILES = 16  # of one number of rows
 
 

@@ -17,7 +17,7 @@ from models.loading import load_decoder
 from tests.equivalence.conftest import VOCAB, decode, prefill
 
 NUM_BLOCKS = 256
-LENGTHS = (1, 5, 15, 16, 17, 40, 63, 64, 65, 100, 127, 128, 130, 150, 191, 200)
+LENGTHS = (1, 5, 15, 16, 17, 40, 64, 65, 100, 127, 128, 129, 150, 200, 256, 300)
 STEPS = 6
 
 
@@ -134,8 +134,8 @@ def test_in_float32_paged_and_chunked_are_within_rounding(save_checkpoint: Calla
         whole = prefill(decoder, cache, run.prompt, blocks=run.blocks)
         steps = decode(decoder, cache, run.generated, context=len(run.prompt), blocks=run.blocks)
         chunks = [
-            prefill(decoder, cache, paged.prompt[start : start + 64], blocks=paged.blocks, context=start)
-            for start in range(0, len(paged.prompt), 64)
+            prefill(decoder, cache, paged.prompt[start : start + decoder.tile], blocks=paged.blocks, context=start)
+            for start in range(0, len(paged.prompt), decoder.tile)
         ]
         again = decode(decoder, cache, paged.generated, context=len(paged.prompt), blocks=paged.blocks)
         assert (torch.cat(chunks) - whole).abs().max() <= 1e-4
