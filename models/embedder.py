@@ -110,7 +110,6 @@ def load_embedder(path: Path, options: EmbedderOptions) -> Embedder:
         "provider": text.provider,
         "dtype": export.dtype,
         "quantization": export.quantization,
-        "attention": "one operator a layer" if export.fused_attention else "products and softmax",
     }
     return Embedder(config, text, image, details)
 
@@ -134,7 +133,7 @@ def export_options(options: EmbedderOptions, device: str) -> ExportOptions:
     if not gpu and options.dtype == "float16":
         raise ModelLoadError('float16 embedding models run on a GPU; on a CPU use float32, or quantization = "int8"')
     dtype = options.dtype or ("float16" if gpu else "float32")
-    return ExportOptions(dtype=dtype, quantization=options.quantization, fused_attention=gpu)
+    return ExportOptions(dtype=dtype, quantization=options.quantization)
 
 
 def ready_made(path: Path) -> tuple[Path, Path] | None:

@@ -109,13 +109,10 @@ def unit(vectors: Tensor) -> Tensor:
     return F.normalize(vectors, dim=-1)
 
 
-def build(path: Path, config: EmbedderConfig, *, dtype: torch.dtype, attention: str) -> dict[str, nn.Module]:
-    """The graphs of a checkpoint, by name: "text", and "image" where it has a second tower. Raises ModelLoadError.
-
-    `attention` is transformers' name of an implementation: "eager" exports as plain products, which every provider
-    optimises; "sdpa" as one Attention operator.
-    """
-    options = {"dtype": dtype, "attn_implementation": attention, "local_files_only": True}
+def build(path: Path, config: EmbedderConfig, *, dtype: torch.dtype) -> dict[str, nn.Module]:
+    """The graphs of a checkpoint, by name: "text", and "image" where it has a second tower. Raises ModelLoadError."""
+    # torch's own attention is what the exporter turns into one operator.
+    options = {"dtype": dtype, "attn_implementation": "sdpa", "local_files_only": True}
     try:
         match config.family:
             case "text":

@@ -18,6 +18,8 @@ Array = NDArray[np.generic]
 
 # Runs between two at which unused memory of the arena is given back: freeing at every run costs what it saves.
 SHRINK_EVERY = 256
+# On a CPU the fused operator takes longer than the addition and the normalisation that it stands for.
+SLOW_ON_CPU = ["SkipLayerNormFusion"]
 QUIET = 3  # errors; what a provider can't place is told by `provider`
 
 
@@ -46,7 +48,12 @@ class OnnxSession:
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
         settings.add_session_config_entry("session.inter_op.allow_spinning", "0")
         try:
-            self._session = ort.InferenceSession(file, settings, providers=_providers(options))
+            self._session = ort.InferenceSession(
+                file,
+                settings,
+                providers=_providers(options),
+                disabled_optimizers=SLOW_ON_CPU if options.device == "cpu" else None,
+            )
         except Exception as error:  # the runtime's exceptions have no common base but this
             raise ModelLoadError(f"{file.name} could not be loaded by ONNX Runtime: {error}") from error
         self.provider: str = self._session.get_providers()[0]

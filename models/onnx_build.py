@@ -19,8 +19,7 @@ from models.onnx import OnnxSession, SessionOptions
 from models.onnx_export import ExportOptions
 
 OUTPUT = "vectors"
-OPSET = 20
-FUSED_OPSET = 23  # the first with an Attention operator
+OPSET = 23  # the first with an Attention operator: one a layer, in place of products and a softmax
 BLOCK = 32  # weights that share a scale
 ACCURACY_LEVEL = 4  # int8 products, activations quantised for each block of a row: rows don't touch one another
 
@@ -33,18 +32,17 @@ def build_graphs(path: Path, options: ExportOptions, folder: Path, threads: int)
     torch.set_num_threads(threads)
     config = read_embedder(path)
     dtype = torch.float16 if options.dtype == "float16" else torch.float32
-    attention = "sdpa" if options.fused_attention else "eager"
-    graphs = build(path, config, dtype=dtype, attention=attention)
-    references = graphs if dtype is torch.float32 else build(path, config, dtype=torch.float32, attention="eager")
+    graphs = build(path, config, dtype=dtype)
+    references = graphs if dtype is torch.float32 else build(path, config, dtype=torch.float32)
     for name, graph in graphs.items():
         file = folder / f"{name}.onnx"
-        export(graph, traced_inputs(config, name), file, fused=options.fused_attention)
+        export(graph, traced_inputs(config, name), file)
         if options.quantization != "none":
             quantise(file, options.quantization)
         verify(references[name], config, name, file, options)
 
 
-def export(graph: nn.Module, inputs: Mapping[str, Tensor], file: Path, *, fused: bool) -> None:
+def export(graph: nn.Module, inputs: Mapping[str, Tensor], file: Path) -> None:
     """Trace with dynamic rows and, for text, dynamic length."""
     rows, length = Dim("rows", max=1 << 20), Dim("length", max=1 << 20)
     axes = {name: {0: rows, 1: length} if tensor.dim() == 2 else {0: rows} for name, tensor in inputs.items()}
@@ -58,7 +56,7 @@ def export(graph: nn.Module, inputs: Mapping[str, Tensor], file: Path, *, fused:
             dynamic_shapes=axes,
             input_names=list(inputs),
             output_names=[OUTPUT],
-            opset_version=FUSED_OPSET if fused else OPSET,
+            opset_version=OPSET,
             verbose=False,
         )
     if program is None:

@@ -20,7 +20,7 @@ from models.embedder_config import read_embedder
 from models.errors import ModelLoadError
 
 # Of this exporter: raise it whenever the same checkpoint would give another graph.
-VERSION = 1
+VERSION = 2
 
 Quantization = Literal["none", "int8", "int8_dynamic"]
 
@@ -30,15 +30,10 @@ REFUSED = 3  # exit status of a child whose standard output says why, for the op
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What makes two exports of one checkpoint different.
-
-    `fused_attention`: one Attention operator a layer (opset 23) in place of products and a softmax; on a CPU it is no
-    faster, on a GPU it is.
-    """
+    """What makes two exports of one checkpoint different."""
 
     dtype: Literal["float32", "float16"] = "float32"
     quantization: Quantization = "none"
-    fused_attention: bool = False
 
 
 def exported(path: Path, options: ExportOptions, *, threads: int) -> Path:

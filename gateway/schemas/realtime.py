@@ -29,15 +29,11 @@ class TurnDetectionPatch(Struct, frozen=True, forbid_unknown_fields=True):
     silence_duration_ms: Annotated[int, Meta(ge=32, le=10_000)] | None = None
 
 
-class NoiseReduction(Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["near_field", "far_field"]
-
-
 class InputPatch(Struct, frozen=True, forbid_unknown_fields=True):
     format: AudioFormat | UnsetType | None = UNSET
     transcription: TranscriptionPatch | UnsetType | None = UNSET
     turn_detection: TurnDetectionPatch | UnsetType | None = UNSET
-    noise_reduction: NoiseReduction | UnsetType | None = UNSET
+    noise_reduction: UnsetType | None = UNSET  # there is none: asking for it is an error
 
 
 class AudioPatch(Struct, frozen=True, forbid_unknown_fields=True):

@@ -131,6 +131,7 @@ async def test_what_a_client_gets_wrong_leaves_the_session_as_it_was(hearing: Ga
         language = {**update, "session": {"audio": {"input": {"transcription": {"language": "xx"}}}}}
         turns = {**update, "session": {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}}
         include = {**update, "session": {"include": ["logprobs"]}}
+        noise = {**update, "session": {"audio": {"input": {"noise_reduction": {"type": "near_field"}}}}}
         for message, code, param in [
             ("no json", "invalid_json", None),
             ({"type": "transcription_session.update", "session": {}}, "invalid_event_type", "type"),
@@ -141,6 +142,7 @@ async def test_what_a_client_gets_wrong_leaves_the_session_as_it_was(hearing: Ga
             (language, "invalid_value", "session.audio.input.transcription.language"),
             (turns, "invalid_value", "session.audio.input.turn_detection.type"),
             (include, "invalid_value", "session.include"),
+            (noise, "invalid_value", "session.audio.input.noise_reduction"),
         ]:
             await send(message if isinstance(message, str) else json.dumps(message))
             error = (await talk.until("error", len(talk.of("error")) + 1)).error

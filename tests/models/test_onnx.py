@@ -127,7 +127,7 @@ def test_weights_are_preferred_to_a_graph_beside_them(folder: Path) -> None:
 
 def test_what_a_device_can_run() -> None:
     assert export_options(EmbedderOptions(), "cpu") == ExportOptions()
-    assert export_options(EmbedderOptions(), "cuda") == ExportOptions(dtype="float16", fused_attention=True)
+    assert export_options(EmbedderOptions(), "cuda") == ExportOptions(dtype="float16")
     assert export_options(EmbedderOptions(dtype="float32"), "cuda:1").dtype == "float32"
     with pytest.raises(ModelLoadError, match="run on a CPU"):
         export_options(EmbedderOptions(quantization="int8"), "cuda")

@@ -118,7 +118,7 @@ def test_a_cross_encoder_a_graph_that_disagrees_and_one_in_int8(folder: Path, tm
 
     # The same graph beside another model: the check that every export has to pass.
     config = read_embedder(folder)
-    reference = build(folder, config, dtype=torch.float32, attention="eager")["text"]
+    reference = build(folder, config, dtype=torch.float32)["text"]
     verify(reference, config, "text", tmp_path / "text.onnx", ExportOptions())
     with torch.no_grad():
         for parameter in reference.parameters():
@@ -138,7 +138,7 @@ def test_a_cross_encoder_a_graph_that_disagrees_and_one_in_int8(folder: Path, tm
 
 def test_the_form_for_a_gpu_stays_near(folder: Path, tmp_path: Path) -> None:
     """float16, with one Attention operator a layer; pooling and the length of a vector are float32's."""
-    options = ExportOptions(dtype="float16", fused_attention=True)
+    options = ExportOptions(dtype="float16")
     checkpoints.bert(folder)
     build_graphs(folder, options, tmp_path, 1)
     operators = [node.op_type for node in onnx.load(tmp_path / "text.onnx").graph.node]
@@ -146,7 +146,7 @@ def test_the_form_for_a_gpu_stays_near(folder: Path, tmp_path: Path) -> None:
     ids, mask = texts(200)
     session = OnnxSession(tmp_path / "text.onnx", SessionOptions())
     (found,) = session.run({"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
-    reference = build(folder, read_embedder(folder), dtype=torch.float32, attention="eager")["text"]
+    reference = build(folder, read_embedder(folder), dtype=torch.float32)["text"]
     with torch.no_grad():
         wanted = reference(ids, mask).numpy()
     assert (found * wanted).sum(1).min() >= 0.999
