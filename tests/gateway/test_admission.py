@@ -253,7 +253,7 @@ async def test_waiters_end_when_nothing_will_come_back() -> None:
     assert desk.report == (0, 0, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(1, 3), min_size=1, max_size=3),
     st.lists(st.tuples(st.sampled_from(["ask", "release", "leave"]), st.integers(0, 5), st.booleans()), max_size=60),

@@ -38,14 +38,14 @@ def check(error: ApiError | None, field: str) -> None:
         assert field in error.message
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(field=st.sampled_from(ChatRequest.__struct_fields__), value=JSON)
 def test_chat(field: str, value: Any) -> None:
     body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": "x"}], field: value})
     check(refusal(lambda: chat.to_text_request(decode_body(body, CHAT), "tenant")), field)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(field=st.sampled_from(CompletionRequest.__struct_fields__), value=JSON)
 def test_completions(field: str, value: Any) -> None:
     body = msgspec.json.encode({"model": "m", "prompt": "x", field: value})
@@ -53,7 +53,7 @@ def test_completions(field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("decoder", [CHAT, COMPLETION])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(body=st.binary(max_size=40))
 def test_bytes(decoder: msgspec.json.Decoder[Any], body: bytes) -> None:
     error = refusal(lambda: decode_body(body, decoder))

@@ -25,7 +25,7 @@ from pipelines.messages import (
 )
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 30.0  # seconds; a test that waits this long has failed
+PATIENCE = 90.0  # seconds; a test that waits this long has failed
 
 
 class Worker:

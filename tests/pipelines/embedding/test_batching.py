@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.base import Ticket
-from pipelines.embedding.batching import COMPANY_S, SLACK, BatchQueue, Budget, Input, Request
+from pipelines.embedding.batching import COMPANY_S, BatchQueue, Budget, Input, Request
 from pipelines.messages import Priority
 
-BUDGET = Budget(full=100, shared=40)
+SLACK = 8
+BUDGET = Budget(full=100, shared=40, slack=SLACK)
 LATER = COMPANY_S + 1
 
 
@@ -70,7 +71,7 @@ def test_an_input_larger_than_the_budget_is_a_batch_by_itself() -> None:
 
 
 def test_a_batch_is_of_about_one_length() -> None:
-    made = queue(request("a", 50, 3, 49, 4), budget=Budget(1000, 1000))
+    made = queue(request("a", 50, 3, 49, 4), budget=Budget(1000, 1000, SLACK))
     assert names(made.take(LATER)) == [("a", 0), ("a", 2)]
     assert names(made.take(LATER)) == [("a", 3), ("a", 1)]
 

@@ -66,7 +66,7 @@ class Bench:
         tokenizer.save(str(folder / "tokenizer.json"))
         self.embedder = SmallEmbedder(config)
         embedder: Any = self.embedder
-        self.pipeline = EmbeddingPipeline(embedder, Tokenizer(folder, config), Pace(tokens, 1e9), max_wait)
+        self.pipeline = EmbeddingPipeline(embedder, Tokenizer(folder, config), Pace(tokens, 8, 1e9), max_wait)
 
     def open(self, id: str, request: Any, received: float = 0.0) -> None:
         works = self.pipeline.prepare(Ticket(id, "interactive", received), request)
@@ -285,7 +285,7 @@ def test_what_is_counted(bench: Bench) -> None:
 
 
 def test_short_steps_follow_the_machines_pace() -> None:
-    pace = Pace(1024, rate=20_000)
+    pace = Pace(1024, 8, rate=20_000)
     assert (pace.budget.full, pace.budget.shared) == (1024, 160)
     for _ in range(200):
         pace.observe(1024, 0.2)  # 5,120 a second

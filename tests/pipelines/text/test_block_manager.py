@@ -204,4 +204,4 @@ class Blocks(RuleBasedStateMachine):
 
 
 TestBlocks = Blocks.TestCase
-TestBlocks.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestBlocks.settings = settings(max_examples=40, stateful_step_count=30)
