@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from models.batch import Segment
 
 BLOCK_SIZE = 16  # positions a block
-TILE = 128  # query rows of one prefill attention call; 64 would find more prefixes, but is a fifth slower
+TILE = 64  # query rows of one prefill attention call; 128 is a sixth faster, but finds fewer prefixes
 
 
 class KVCache:

@@ -19,19 +19,17 @@ Tower = Literal["text", "image"]
 # A token of a batch-class request counts as so many: it is served a quarter as often while interactive ones wait.
 WEIGHTS = {"interactive": 1.0, "batch": 4.0}
 
-# Padding that an input may cost before another step is cheaper: what a step costs that no token pays for.
-SLACK = 32  # tokens
-
 # Seconds after a small request during which large ones run in short steps: the next one is likely.
 COMPANY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Padded tokens of a step. `shared`: of a large request, while small ones come and go beside it."""
+    """In tokens. `shared`: of a large request, while small ones come and go beside it."""
 
-    full: int
+    full: int  # of a step, padding included
     shared: int
+    slack: int  # padding that one input may cost: less than another step would
 
 
 @dataclass(slots=True, eq=False)
@@ -225,6 +223,7 @@ class BatchQueue:
 
     def _around(self, lead: Input, budget: int, classes: Sequence[bool]) -> list[Input]:
         """Inputs of about the lead's length, the nearest first, while the padded batch fits the budget."""
+        slack = self.budget.slack
         indices = [self._lengths[lead.tower, large] for large in classes]
         batch = [lead]
         lead.taken = True
@@ -233,11 +232,11 @@ class BatchQueue:
             rows = len(batch)
             below = max((each for i in indices if (each := i.at_most(shortest))), key=_size, default=None)
             above = min((each for i in indices if (each := i.above(longest))), key=_size, default=None)
-            cost_below = longest - below.size if below else SLACK + 1
-            cost_above = rows * (above.size - longest) if above else SLACK + 1
-            if below and cost_below <= min(cost_above, SLACK) and (rows + 1) * longest <= budget:
+            cost_below = longest - below.size if below else slack + 1
+            cost_above = rows * (above.size - longest) if above else slack + 1
+            if below and cost_below <= min(cost_above, slack) and (rows + 1) * longest <= budget:
                 chosen, shortest = below, below.size
-            elif above and cost_above <= SLACK and (rows + 1) * above.size <= budget:
+            elif above and cost_above <= slack and (rows + 1) * above.size <= budget:
                 chosen, longest = above, above.size
             else:
                 return batch

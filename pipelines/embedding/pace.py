@@ -11,6 +11,11 @@ from pipelines.embedding.batching import Budget
 CPU_TOKENS = 1024
 GPU_TOKENS = 16384
 
+# Tokens of padding that are cheaper than a step of their own: what a step costs before its first token, less what it is
+# shared by.
+CPU_SLACK = 8
+GPU_SLACK = 512
+
 # Beside small requests, a step of a large one lasts about so long: they wait for half of it in the mean.
 SHARED_STEP_S = 0.008
 LEAST_SHARED = 64  # tokens: a shorter step is mostly the reading of the weights
@@ -23,15 +28,16 @@ WARM_UP_RUNS = 3
 class Pace:
     """Keeps the steps that small requests wait for at their time, while other pipelines come and go on the machine."""
 
-    def __init__(self, tokens: int, rate: float) -> None:
+    def __init__(self, tokens: int, slack: int, rate: float) -> None:
         """`tokens`: of a full step. `rate`: padded tokens a second."""
         self._tokens = tokens
+        self._slack = slack
         self._rate = rate
 
     @property
     def budget(self) -> Budget:
         shared = max(LEAST_SHARED, int(SHARED_STEP_S * self._rate))
-        return Budget(self._tokens, min(self._tokens, shared))
+        return Budget(self._tokens, min(self._tokens, shared), self._slack)
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A step of so many padded tokens has been run."""
@@ -39,9 +45,12 @@ class Pace:
             self._rate += SMOOTHING * (tokens / seconds - self._rate)
 
 
-def warm_up(embedder: Embedder, tokens: int) -> Pace:
-    """Run full steps: memory is allocated now, and the fastest of them is the first guess at the pace."""
+def warm_up(embedder: Embedder, tokens: int | None) -> Pace:
+    """Run full steps, of `tokens` where the operator says so: memory is allocated now, and the fastest of them is the
+    first guess at the pace."""
     config = embedder.config
+    gpu = embedder.details["device"] != "cpu"
+    tokens = tokens or (GPU_TOKENS if gpu else CPU_TOKENS)
     length = config.max_tokens if config.fixed_length else min(WARM_UP_LENGTH, config.max_tokens)
     rows = max(1, tokens // length)
     ids = np.full((rows, length), min(5, config.vocab_size - 1), dtype=np.int64)
@@ -52,4 +61,4 @@ def warm_up(embedder: Embedder, tokens: int) -> Pace:
         fastest = min(fastest, perf_counter() - began)
     if (image := config.image) is not None:
         embedder.images(np.zeros((1, 3, image.height, image.width), np.float32))
-    return Pace(tokens, ids.size / fastest)
+    return Pace(tokens, GPU_SLACK if gpu else CPU_SLACK, ids.size / fastest)

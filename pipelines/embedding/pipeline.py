@@ -15,7 +15,7 @@ from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, T
 from pipelines.embedding import loading
 from pipelines.embedding.batching import BatchQueue, Input
 from pipelines.embedding.job import Job
-from pipelines.embedding.pace import CPU_TOKENS, GPU_TOKENS, Pace, warm_up
+from pipelines.embedding.pace import Pace, warm_up
 from pipelines.embedding.prepare import Preparer
 from pipelines.embedding.tokenize import Tokenizer, Tokens
 from pipelines.messages import Event, ModelSpec, Ready, Request, Stats, StepReport
@@ -54,8 +54,7 @@ class EmbeddingPipeline:
             embedder, tokenizer = loading.load(spec)
         except ModelLoadError as error:
             raise ModelError(str(error)) from error
-        gpu = embedder.details["device"] != "cpu"
-        pace = warm_up(embedder, spec.embedding.max_batch_tokens or (GPU_TOKENS if gpu else CPU_TOKENS))
+        pace = warm_up(embedder, spec.embedding.max_batch_tokens)
         details = {
             **embedder.details,
             "dimensions": str(embedder.config.dimensions),
