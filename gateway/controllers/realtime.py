@@ -30,7 +30,7 @@ from pipelines.audio.messages import StreamRequest, Turns
 Socket = WebSocket[object, object, State]
 
 SUBPROTOCOL = "realtime"  # what browsers offer beside the key; it is the one selected
-NORMAL, BROKEN, GOING_AWAY = 1000, 1011, 1001  # close codes, RFC 6455
+NORMAL, BROKEN = 1000, 1011  # close codes, RFC 6455
 PLAIN_RATE, G711_RATE = 16_000, 8_000  # Hz
 
 
