@@ -25,7 +25,7 @@ help: ## List the targets
 
 install: $(INSTALLED) ## Make .venv with everything in it; does nothing where that was done
 
-$(INSTALLED): pyproject.toml constraints.txt requirements-models.txt
+$(INSTALLED): pyproject.toml constraints.txt requirements-models.txt $(wildcard models/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; set PYTHON=…")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'

@@ -98,6 +98,7 @@ class TorchProbe(Struct, frozen=True):
     int8_cpu: bool
     int4_cpu: bool
     bf16_cpu: bool
+    native_missing: str | None = None
 
 
 def probe_torch() -> TorchProbe | str:
@@ -121,7 +122,7 @@ def torch_build(probe: Callable[[], TorchProbe | str]) -> list[Finding]:
     if found.gpus:
         path = "gather of KV blocks + scaled dot product attention"
     else:
-        path = "scaled dot product attention over aligned query tiles; decode one sequence a call"
+        path = "scaled dot product attention over aligned query tiles; decode one position at a time"
     findings.append(Finding("attention", "ok", path))
     kernels = {"bfloat16": found.bf16_cpu, "int8": found.int8_cpu, "int4": found.int4_cpu}
     missing = [name for name, there in kernels.items() if not there]
@@ -132,6 +133,11 @@ def torch_build(probe: Callable[[], TorchProbe | str]) -> list[Finding]:
         )
     else:
         findings.append(Finding("CPU kernels", "ok", text))
+    if found.native_missing is None:
+        findings.append(Finding("native decode", "ok", "int4 and int8 on AVX-512 VNNI"))
+    else:
+        advice = "Install gcc, then reinstall." if found.native_missing.startswith("not built") else None
+        findings.append(Finding("native decode", "note", f"on torch's kernels: {found.native_missing}", advice))
     return findings
 
 

@@ -18,34 +18,16 @@ from torch.nn.functional import silu
 from models.attention import TILE, CausalMask, DecodeAttention, KVCache, PrefillAttention, Span
 from models.batch import ForwardBatch
 from models.config import DecoderConfig
-from models.linear import Kernel, Linear
+from models.linear import Kernel
+from models.native.forward import NativeForward
+from models.native.library import Engine
 from models.rope import RopeTable
 from models.tile import Tile, TilePool
-
-__all__ = ["Decoder", "DecoderConfig", "DecoderWeights", "LayerWeights"]
+from models.weights import DecoderWeights, LayerWeights
 
 _PADDING = 16  # rows of a prefill tile are a multiple of it: few shapes to prepare kernels for
 
 Attend = Callable[[int, Tensor], None]
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    attention_norm: Tensor  # [hidden]
-    qkv: Linear  # hidden -> (heads + 2 · kv_heads) · head_dim
-    qk_norm: Tensor | None  # [heads + kv_heads, head_dim]
-    output: Linear  # heads · head_dim -> hidden
-    mlp_norm: Tensor  # [hidden]
-    gate_up: Linear  # hidden -> 2 · intermediate
-    down: Linear  # intermediate -> hidden
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderWeights:
-    embedding: Callable[[Tensor], Tensor]  # [rows] int64 -> [rows, hidden]
-    layers: Sequence[LayerWeights]
-    norm: Tensor  # [hidden]
-    head: Linear  # hidden -> vocab
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +59,15 @@ class Decoder:
     """`forward` is not reentrant: one thread owns a decoder."""
 
     def __init__(
-        self, config: DecoderConfig, weights: DecoderWeights, *, dtype: torch.dtype, device: torch.device
+        self,
+        config: DecoderConfig,
+        weights: DecoderWeights,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        engine: Engine | None = None,
     ) -> None:
+        """`engine`: for decode through the native library, where it has code for the model."""
         self.config = config
         self.tile = TILE  # chunk borders and prefix reuse fall on multiples of it
         self.device = device
@@ -91,6 +80,7 @@ class Decoder:
         self._tiles = TilePool(config, dtype, device)
         self._norm = weights.norm.repeat(2)
         self._decode_layers = [_Layer.bind(layer, "decode") for layer in weights.layers]
+        self._native = NativeForward.bind(engine, config, weights) if engine else None
         self._prefill_layers = [_Layer.bind(layer, "prefill") for layer in weights.layers]
 
     def new_cache(self, num_blocks: int) -> KVCache:
@@ -101,6 +91,7 @@ class Decoder:
     def details(self) -> dict[str, str]:
         """For people: what was loaded and how it runs."""
         first = self._weights.layers[0]
+        in_decode = "native" if self._native else "a call a position"
         return {
             "architecture": self.config.architecture,
             "device": str(self.device),
@@ -108,7 +99,7 @@ class Decoder:
             "weights": str(first.gate_up),
             "head": str(self._weights.head),
             "weight_bytes": str(self.weight_bytes),
-            "attention": f"paged, tiles of {TILE} in prefill, a call a position in decode",
+            "attention": f"paged, tiles of {TILE} in prefill, {in_decode} in decode",
         }
 
     def forward(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
@@ -119,6 +110,8 @@ class Decoder:
             embedded = self._weights.embedding(batch.ids)
             for first, embeds in batch.embeds:
                 embedded[first : first + embeds.shape[0]] = embeds
+            if batch.kind == "decode" and self._native:
+                return self._native(batch, embedded, cache)
             hidden = (self._decode if batch.kind == "decode" else self._prefill)(batch, embedded, cache)
             return self._weights.head.decode(hidden).float()
 

@@ -66,7 +66,7 @@ class DenseLinear:
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces))[:rows]
 
 
-class _QuantisedLinear:
+class QuantisedLinear:
     """A weight-only kernel, with a dense copy for prefill where there is memory for one."""
 
     def __init__(self, name: str, kernel: Kernel, num_bytes: int, dense_copy: DenseLinear | None) -> None:
@@ -80,7 +80,7 @@ class _QuantisedLinear:
         return f"{self._name}, {self._dense_copy} in prefill" if self._dense_copy else self._name
 
 
-class Int8Linear(_QuantisedLinear):
+class Int8Linear(QuantisedLinear):
     """int8 with a scale a row."""
 
     def __init__(self, weight: Int8Weight, bias: Tensor | None = None, dense_copy: DenseLinear | None = None) -> None:
@@ -93,7 +93,7 @@ class Int8Linear(_QuantisedLinear):
         super().__init__("int8", _with_bias(kernel, bias), codes.nbytes + scale.nbytes, dense_copy)
 
 
-class Int4Linear(_QuantisedLinear):
+class Int4Linear(QuantisedLinear):
     """int4 in groups of 32."""
 
     def __init__(self, weight: Int4Weight, bias: Tensor | None = None, dense_copy: DenseLinear | None = None) -> None:

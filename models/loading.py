@@ -13,10 +13,12 @@ import torch
 
 from models import config as configs
 from models.checkpoint import Checkpoint, GGUFCheckpoint, SafetensorsCheckpoint
-from models.decoder import Decoder, DecoderConfig
+from models.config import DecoderConfig
+from models.decoder import Decoder
 from models.device import available_cpus, choose_device, choose_dtype
 from models.errors import ModelLoadError, SourceError
 from models.gguf import GGUFFile
+from models.native.library import Engine
 from models.tokenizer import Tokenizer, from_gguf, load_tokenizer
 from models.weights import LinearFactory, build_weights
 
@@ -50,16 +52,20 @@ def load_decoder(
     quantization: str | None = None,
     dense_prefill: bool = True,
     threads: int | None = None,
+    native: bool = True,
 ) -> LoadedModel:
     """Load a folder of safetensors with its `config.json`, or a GGUF file.
 
     `quantization`: int8 | int4 | None, as the files have it. `dense_prefill`: keep a bf16 copy of quantised weights,
     with which prompts are several times faster. `threads`: of torch's kernels, process-wide; None: every CPU that this
-    process may use. Raises ModelLoadError naming what is not supported, and the alternative.
+    process may use. `native`: decode quantised weights through the native library where it was built and this processor
+    can run it. Raises ModelLoadError naming what is not supported, and the alternative.
     """
     target, kind = choose_device(device), choose_dtype(dtype)
-    torch.set_num_threads(threads or available_cpus())
-    factory = LinearFactory(kind, target, quantization=quantization, dense_prefill=dense_prefill)
+    threads = threads or available_cpus()
+    torch.set_num_threads(threads)
+    engine = Engine.start(threads) if native else None
+    factory = LinearFactory(kind, target, quantization=quantization, dense_prefill=dense_prefill, engine=engine)
     with torch.inference_mode(), _no_collections():
         return _load_gguf(path, factory) if path.is_file() else _load_folder(path, factory)
 
@@ -100,7 +106,7 @@ def _load_folder(path: Path, factory: LinearFactory) -> LoadedModel:
 
 def _decoder(config: DecoderConfig, checkpoint: Checkpoint, factory: LinearFactory) -> Decoder:
     weights = build_weights(config, checkpoint, factory)
-    return Decoder(config, weights, dtype=factory.dtype, device=factory.device)
+    return Decoder(config, weights, dtype=factory.dtype, device=factory.device, engine=factory.engine)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

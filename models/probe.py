@@ -7,6 +7,7 @@ import torch
 from msgspec import Struct
 
 from models.linear import packs_bf16
+from models.native.library import missing
 
 
 class Gpu(Struct, frozen=True):
@@ -16,7 +17,10 @@ class Gpu(Struct, frozen=True):
 
 
 class Probe(Struct, frozen=True):
-    """`int8_cpu`, `int4_cpu`: this build has the weight-only kernels. `bf16_cpu`: the processor multiplies in it."""
+    """`int8_cpu`, `int4_cpu`: this build has the weight-only kernels. `bf16_cpu`: the processor multiplies in it.
+
+    `native_missing`: why quantised models decode on torch's kernels; None: they have the native ones.
+    """
 
     torch: str
     threads: int  # what torch would take by itself
@@ -27,6 +31,7 @@ class Probe(Struct, frozen=True):
     int8_cpu: bool = False
     int4_cpu: bool = False
     bf16_cpu: bool = False
+    native_missing: str | None = None
 
 
 def probe() -> Probe:
@@ -49,6 +54,7 @@ def probe() -> Probe:
         int8_cpu=_has("_weight_int8pack_mm"),
         int4_cpu=_has("_weight_int4pack_mm_for_cpu"),
         bf16_cpu=packs_bf16(),
+        native_missing=missing(),
     )
 
 

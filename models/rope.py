@@ -31,5 +31,9 @@ class RopeTable:
 
     def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """[n] -> cosines [n, 1, head_dim], sines [n, 1, head_dim / 2]"""
-        rows = self._table.index_select(0, positions)
+        rows = self.packed(positions)
         return rows[..., : 2 * self._half], rows[..., 2 * self._half :]
+
+    def packed(self, positions: Tensor) -> Tensor:
+        """[n] -> [n, 1, 3 · head_dim / 2]: cosines twice, sines once."""
+        return self._table.index_select(0, positions)

@@ -1,16 +1,37 @@
 """Turns a checkpoint's tensors into a decoder's weights, in the form that the operator asked for."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from models.checkpoint import Checkpoint
 from models.config import DecoderConfig
-from models.decoder import DecoderWeights, LayerWeights
 from models.errors import ModelLoadError
 from models.linear import DenseLinear, Int4Linear, Int8Linear, Linear, has_int4_kernel, packs_bf16
+from models.native.library import Engine
+from models.native.linear import NativeLinear, fits
 from models.quantised import GROUP, Int4Weight, Int8Weight, Weight, concatenated, dense
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    attention_norm: Tensor  # [hidden]
+    qkv: Linear  # hidden -> (heads + 2 · kv_heads) · head_dim
+    qk_norm: Tensor | None  # [heads + kv_heads, head_dim]
+    output: Linear  # heads · head_dim -> hidden
+    mlp_norm: Tensor  # [hidden]
+    gate_up: Linear  # hidden -> 2 · intermediate
+    down: Linear  # intermediate -> hidden
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    embedding: Callable[[Tensor], Tensor]  # [rows] int64 -> [rows, hidden]
+    layers: Sequence[LayerWeights]
+    norm: Tensor  # [hidden]
+    head: Linear  # hidden -> vocab
 
 
 class LinearFactory:
@@ -20,9 +41,18 @@ class LinearFactory:
     """
 
     def __init__(
-        self, dtype: torch.dtype, device: torch.device, *, quantization: str | None, dense_prefill: bool
+        self,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        quantization: str | None,
+        dense_prefill: bool,
+        engine: Engine | None = None,
     ) -> None:
-        """Raises ModelLoadError for combinations that have no kernel at all."""
+        """`engine`: of the native library, for quantised weights on a CPU; None: torch's kernels.
+
+        Raises ModelLoadError for combinations that have no kernel at all.
+        """
         if quantization not in (None, "int8", "int4"):
             raise ModelLoadError(f"quantization {quantization!r} is not supported (int8, int4)")
         if quantization is not None and dtype != torch.bfloat16:
@@ -31,6 +61,7 @@ class LinearFactory:
             raise ModelLoadError("quantization int8 runs on a CPU only; use int4, or none, on CUDA")
         self.dtype = dtype
         self.device = device
+        self.engine = engine if device.type == "cpu" and dtype == torch.bfloat16 else None
         self._quantization = quantization
         self._dense_prefill = dense_prefill and device.type == "cpu" and packs_bf16()
 
@@ -73,6 +104,8 @@ class LinearFactory:
             weight = Int4Weight.quantise(dense(weight))
         if isinstance(weight, Tensor):
             return weight
+        if self.engine and fits(weight):
+            return weight
         rows, columns = weight.codes.shape
         if isinstance(weight, Int8Weight):
             has_kernel = self.device.type == "cpu"
@@ -81,6 +114,8 @@ class LinearFactory:
         return weight if has_kernel and self.dtype == torch.bfloat16 else weight.dense()
 
     def _quantised(self, weight: Int8Weight | Int4Weight, bias: Tensor | None, copy: DenseLinear | None) -> Linear:
+        if self.engine and fits(weight):
+            return NativeLinear(self.engine, weight, bias, copy)
         if isinstance(weight, Int8Weight):
             return Int8Linear(weight, bias, copy)
         moved = Int4Weight(*(each.to(self.device) for each in (weight.codes, weight.scale, weight.zero)))

@@ -64,9 +64,10 @@ class StepResult:
 class Pipeline(Protocol[W]):
     """One model's step loop.
 
-    `prepare` and `feed` run on pool threads, concurrently; `admit`, `abort`, `step`, `busy` and `stats` on the engine
-    thread, which alone touches the model. All work of one request is admitted together, then ends with one `Done` or
-    `Failed` among the events of a step (the runtime itself answers an abort and a deadline that passes).
+    `prepare` and `feed` run on pool threads and on the reader's, concurrently; `admit`, `abort`, `step`, `busy` and
+    `stats` on the engine thread, which alone touches the model. All work of one request is admitted together, then ends
+    with one `Done` or `Failed` among the events of a step (the runtime itself answers an abort and a deadline that
+    passes).
     """
 
     @classmethod
@@ -76,6 +77,10 @@ class Pipeline(Protocol[W]):
 
     def prepare(self, ticket: Ticket, request: Request) -> list[W]:
         """Validate, tokenise, decode media. Raises InvalidRequest."""
+        ...
+
+    def brief(self, request: Request) -> bool:
+        """Whether preparing it takes about as long as waking another thread for it: then the reader does it itself."""
         ...
 
     def feed(self, ticket: Ticket, data: bytes) -> list[W]:

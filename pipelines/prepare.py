@@ -14,28 +14,40 @@ log = logging.getLogger(__name__)
 
 class PreparePool(Generic[W]):
     """`size` daemon threads over one queue. A thread takes one item of one request at a time, so that a long stream
-    does not keep it from the others."""
+    does not keep it from the others. What is brief is prepared by the thread that brings it."""
 
     def __init__(self, inbox: Inbox[W]) -> None:
         self._inbox = inbox
         self._queue: SimpleQueue[OpenRequest] = SimpleQueue()
-        self.put = self._queue.put
+        self._pipeline: Pipeline[W] | None = None
 
     def start(self, pipeline: Pipeline[W], size: int) -> None:
         """Requests put before this wait for it."""
         for number in range(size):
             threading.Thread(target=self._run, args=(pipeline,), name=f"prepare-{number}", daemon=True).start()
+        self._pipeline = pipeline
+
+    def put(self, request: OpenRequest) -> None:
+        """A request that has something to prepare."""
+        pipeline, item = self._pipeline, request.first()
+        if pipeline is None or isinstance(item, bytes) or not pipeline.brief(item):
+            self._queue.put(request)
+        else:
+            self._advance(pipeline, request)
 
     def _run(self, pipeline: Pipeline[W]) -> None:
         while True:
-            request = self._queue.get()
-            if not request.closed:
-                outcome = _prepare(pipeline, request)
-                if isinstance(outcome, Refused):
-                    request.closed = True  # chunks queued behind it have nothing to join
-                self._inbox.put(outcome)
-            if request.advance():
-                self._queue.put(request)
+            self._advance(pipeline, self._queue.get())
+
+    def _advance(self, pipeline: Pipeline[W], request: OpenRequest) -> None:
+        """Prepare one item; what else has come meanwhile is for the pool."""
+        if not request.closed:
+            outcome = _prepare(pipeline, request)
+            if isinstance(outcome, Refused):
+                request.closed = True  # chunks queued behind it have nothing to join
+            self._inbox.put(outcome)
+        if request.advance():
+            self._queue.put(request)
 
 
 def _prepare(pipeline: Pipeline[W], request: OpenRequest) -> Prepared[W] | Refused:

@@ -167,6 +167,10 @@ class FakePipeline:
             )
         return works
 
+    def brief(self, request: Request) -> bool:
+        words = [word for prompt in request.prompts for word in prompt_words(prompt)]
+        return len(words) < 100 and not any(word.startswith(("!slow-prepare", "!die-prepare")) for word in words)
+
     def feed(self, ticket: Ticket, data: bytes) -> list[FakeChunk]:
         if data == b"!bad":
             raise InvalidRequest("a chunk that is no good", param="data")

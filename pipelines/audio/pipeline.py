@@ -86,6 +86,9 @@ class AudioPipeline:
     def prepare(self, ticket: Ticket, request: Request) -> list[AudioWork]:
         return self._intake.prepare(ticket, request, self._streams)
 
+    def brief(self, request: Request) -> bool:
+        return False
+
     def feed(self, ticket: Ticket, data: bytes) -> list[AudioWork]:
         return self._intake.feed(ticket, data)
 

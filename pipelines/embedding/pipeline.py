@@ -18,11 +18,13 @@ from pipelines.embedding.job import Job
 from pipelines.embedding.pace import Pace, warm_up
 from pipelines.embedding.prepare import Preparer
 from pipelines.embedding.tokenize import Tokenizer, Tokens
-from pipelines.messages import Event, ModelSpec, Ready, Request, Stats, StepReport
+from pipelines.messages import EmbeddingRequest, Event, ModelSpec, Ready, Request, Stats, StepReport, StringPrompt
 
 # Inputs that the gateway may have open, as it counts them: a request holds one slot for each of its inputs up to 32.
 # What a request has beyond those waits inside it, behind its own inputs and nobody else's.
 SLOTS = 1024
+
+BRIEF = 500  # characters of a text: preparing more takes longer than waking a thread
 
 POLL_S = 0.0005  # how often a step that waits for company looks for it
 
@@ -67,6 +69,12 @@ class EmbeddingPipeline:
 
     def prepare(self, ticket: Ticket, request: Request) -> list[Input]:
         return list(self._preparer.prepare(ticket, request).inputs)
+
+    def brief(self, request: Request) -> bool:
+        """One text or two, as a search box sends them."""
+        if not isinstance(request, EmbeddingRequest) or len(request.inputs) > 2:
+            return False
+        return all(isinstance(each, StringPrompt) and len(each.text) <= BRIEF for each in request.inputs)
 
     def feed(self, ticket: Ticket, data: bytes) -> list[Input]:
         raise InvalidRequest("an embedding request takes no further input")

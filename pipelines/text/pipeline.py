@@ -92,6 +92,9 @@ class TextPipeline:
         sequences[0].group.prepared = monotonic()
         return sequences
 
+    def brief(self, request: Request) -> bool:
+        return isinstance(request, TextRequest) and self._preparer.brief(request)
+
     def feed(self, ticket: Ticket, data: bytes) -> list[Sequence]:
         raise InvalidRequest("a text request takes no further input")
 

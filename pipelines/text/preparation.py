@@ -8,7 +8,7 @@ from typing import TypeVar
 from models.loading import GenerationDefaults
 from models.tokenizer import Tokenizer
 from pipelines.base import InvalidRequest, Ticket
-from pipelines.messages import ChatPrompt, Prompt, Sampling, StringPrompt, TextRequest, TokenPrompt
+from pipelines.messages import ChatPrompt, Prompt, Sampling, StringPrompt, TextPart, TextRequest, TokenPrompt
 from pipelines.text.chat_template import ChatTemplate
 from pipelines.text.detokenizer import incomplete_tail
 from pipelines.text.output import Output
@@ -19,6 +19,8 @@ from pipelines.text.validation import validate
 from pipelines.text.vocabulary import Vocabulary
 
 T = TypeVar("T")
+
+BRIEF = 1000  # characters: preparing more takes longer than waking a thread. A choice or a message is worth 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,21 @@ class Preparer:
         self._prefix_cache = prefix_cache
         self._eos_ids = tokenizer.eos_ids | generation.eos_ids
         self._own = threading.local()
+
+    def brief(self, request: TextRequest) -> bool:
+        size = 100 * request.n * len(request.prompts)
+        for prompt in request.prompts:
+            match prompt:
+                case ChatPrompt(messages=messages):
+                    size += sum(
+                        len(part.text) for each in messages for part in each.content if isinstance(part, TextPart)
+                    )
+                    size += 100 * len(messages)
+                case StringPrompt(text=text):
+                    size += len(text)
+                case TokenPrompt(ids=ids):
+                    size += len(ids)
+        return size <= BRIEF
 
     def prepare(self, ticket: Ticket, request: TextRequest) -> list[Sequence]:
         """`n` sequences for each prompt, in the order of the choices. Raises InvalidRequest."""

@@ -41,15 +41,16 @@ def sequences(*, scattered: bool = False) -> list[Case]:
     return made
 
 
-@pytest.fixture(scope="module", params=["int4", "int4-dense-prefill", "int8", "bfloat16"])
+@pytest.fixture(scope="module", params=["int4", "int4-dense-prefill", "int8", "int4-torch", "int8-torch", "bfloat16"])
 def decoder(request: pytest.FixtureRequest, save_checkpoint: Callable[..., tuple[Path, Any]]) -> Decoder:
     folder, _ = save_checkpoint("Llama", hidden_size=192, num_attention_heads=6, intermediate_size=448)
-    quantization, _, dense = request.param.partition("-")
+    quantization, _, variant = request.param.partition("-")
     return load_decoder(
         folder,
         device="cpu",
         quantization=None if quantization == "bfloat16" else quantization,
-        dense_prefill=bool(dense),
+        dense_prefill=variant == "dense-prefill",
+        native=variant != "torch",
     ).decoder
 
 

@@ -88,18 +88,20 @@ def test_float32_files_give_the_logits_of_transformers(
     assert (prefill(decoder, decoder.new_cache(8), ids) - expected).abs().max() <= 1e-4
 
 
+@pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_1"])
 def test_quantised_files_give_the_logits_of_their_dequantised_weights(
-    kind: str, save_checkpoint: Callable[..., tuple[Path, Any]], tmp_path: Path
+    kind: str, native: bool, save_checkpoint: Callable[..., tuple[Path, Any]], tmp_path: Path
 ) -> None:
     """The int4 and int8 kernels run where the file has such codes; anything else is held dense."""
     _, reference = save_checkpoint("Llama", num_key_value_heads=2)
     path = convert(reference, "llama", tmp_path / "m.gguf", gguf.GGMLQuantizationType[kind])
     exact = load_decoder(path, device="cpu", dtype="float32").decoder
-    quick = load_decoder(path, device="cpu", dense_prefill=False).decoder
+    quick = load_decoder(path, device="cpu", dense_prefill=False, native=native).decoder
     held = {"Q4_0": "int4", "Q4_1": "int4", "Q8_0": "int8", "Q5_1": "dense bfloat16"}
-    assert quick.details()["weights"] == held[kind]
+    assert quick.details()["weights"].removesuffix(" (native)") == held[kind]
     ids = list(range(40, 140))
     expected = prefill(exact, exact.new_cache(8), ids)
     found = prefill(quick, quick.new_cache(8), ids)
-    assert (found - expected).abs().mean() <= 0.03 * expected.std()
+    # Without a dense copy, the native kernels round a prompt's inputs to 8 bits.
+    assert (found - expected).abs().mean() <= (0.08 if native else 0.03) * expected.std()

@@ -223,3 +223,11 @@ def test_a_load_that_broke_may_be_tried_again(tmp_path: Path) -> None:
         assert "secret" not in failed.message
     with Worker(spec) as worker:
         assert worker.ready().slots == 8
+
+
+def test_what_is_brief_does_not_wait_for_the_pool() -> None:
+    with Worker(fake_spec(prepare_threads=1)) as worker:
+        worker.ready()
+        worker.open("slow", "!slow-prepare=20000 one")
+        worker.open("brief", "one two")
+        assert isinstance(worker.finish("brief")["brief"][-1], Done)

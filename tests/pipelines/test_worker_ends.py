@@ -31,7 +31,7 @@ def end_of(worker: Worker, id: str, *others: str) -> Failed:
 
 def test_abort_while_queued_for_prepare(worker: Worker) -> None:
     worker.open("slow", "!slow-prepare=200 one")
-    worker.open("x", "one !bad")  # would fail otherwise, were it prepared
+    worker.open("x", "one !bad !slow-prepare=0")  # would fail otherwise, were it prepared
     worker.send(Abort("x"), Abort("x"))
     assert end_of(worker, "x", "slow").code == "cancelled"
 

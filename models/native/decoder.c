@@ -1,0 +1,411 @@
+/* One decode forward of a decoder-only transformer, from embedded rows to logits, on AVX-512 with VNNI.
+ *
+ * A step of one row is some two hundred small operations: calling them one by one takes as long as their work does.
+ * Here they are phases of one call, shared by threads that stay awake until it ends. Each value is computed by one
+ * thread, in an order that follows from its own row: the same request gives the same bytes whatever else runs, and
+ * however many threads.
+ */
+#include <stdlib.h>
+
+#include "attention.h"
+#include "linear.h"
+#include "pool.h"
+
+enum {
+    MOST_ROWS = 64,       /* of one forward */
+    TASKS_PER_THREAD = 4, /* of one phase: enough that a thread that is put aside leaves little undone */
+    PHASES = 6,           /* of one layer */
+};
+
+struct shape {
+    int32_t hidden, intermediate, heads, kv_heads, head_dim, layers;
+    float eps;
+};
+
+struct layer {
+    const float *attention_norm; /* [hidden] */
+    struct linear qkv;           /* query heads, then key heads, then value heads */
+    const float *qk_norm;        /* [heads + kv_heads, head_dim], or NULL */
+    struct linear output;
+    const float *mlp_norm; /* [hidden] */
+    struct linear gate_up; /* gate, then up */
+    struct linear down;
+};
+
+struct decoder {
+    struct shape shape;
+    const struct layer *layers;
+    const float *norm; /* [hidden] */
+    struct linear head;
+};
+
+/* Rows of one forward, at most MOST_ROWS. */
+struct batch {
+    int32_t rows;
+    float *hidden;           /* [rows, hidden]: embedded rows; the residual afterwards */
+    const float *rope;       /* [rows, 3 · head_dim / 2]: cosines twice, sines once */
+    const int32_t *lengths;  /* [rows]: positions that a row attends to, its own the last */
+    const int32_t *starts;   /* [rows]: where a row's block table starts in `tables` */
+    const int32_t *tables;   /* blocks of the cache */
+    uint16_t *cache;         /* [layers, slots, 2, kv_heads, head_dim] bfloat16 */
+    int64_t slots;           /* of one layer */
+    const int32_t *wanted;   /* [wanted_rows]: rows whose logits are wanted */
+    int32_t wanted_rows;
+    float *logits; /* [wanted_rows, vocab] */
+};
+
+/* What a thread works in. */
+struct desk {
+    struct codes codes;
+    float *row;    /* [inputs] */
+    float *scores; /* [query heads of a group, positions] */
+};
+
+/* Threads and their memory. One caller at a time. */
+struct engine {
+    struct pool pool;
+    struct desk *desks;
+    struct phase *phases;
+    float *qkv, *attended, *activated; /* [MOST_ROWS, …] */
+    int64_t inputs, scores, num_phases, widths; /* that there is room for */
+};
+
+enum epilogue { STORE, ADD, GATE };
+
+struct product {
+    const struct linear *linear;
+    const float *x;       /* [any, inputs] */
+    const float *norm;    /* [inputs] where rows are to be normed first, else NULL */
+    float eps;
+    const int32_t *which; /* [rows]: rows of x, or NULL: the first ones */
+    int rows;
+    enum epilogue epilogue;
+    float *y; /* [rows, outputs]; GATE: [rows, outputs / 2], silu(first half) · second half */
+};
+
+static void quantise(const struct product *p, struct desk *desk)
+{
+    int inputs = p->linear->inputs;
+    for (int i = 0; i < p->rows; i++) {
+        const float *row = p->x + (size_t)(p->which ? p->which[i] : i) * inputs;
+        if (p->norm != NULL) {
+            rms_norm(row, p->norm, inputs, p->eps, desk->row);
+            row = desk->row;
+        }
+        quantise_row(row, inputs, &desk->codes, i);
+    }
+}
+
+static void write_block(const struct product *p, int block, int row, int count, const __m512 *y)
+{
+    __mmask16 lanes = lanes_of(p->linear, block);
+    for (int i = 0; i < count; i++) {
+        float *out = p->y + (size_t)(row + i) * p->linear->outputs + block * LANES;
+        __m512 value = p->epilogue == ADD ? _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, out), y[i]) : y[i];
+        _mm512_mask_storeu_ps(out, lanes, value);
+    }
+}
+
+static void gate_block(const struct product *p, int block, int blocks, struct desk *desk, int row, int count)
+{
+    __m512 gate[TILE_ROWS], up[TILE_ROWS];
+    block_product(p->linear, block, &desk->codes, row, count, gate);
+    block_product(p->linear, blocks + block, &desk->codes, row, count, up);
+    for (int i = 0; i < count; i++) {
+        float *out = p->y + (size_t)(row + i) * blocks * LANES + block * LANES;
+        _mm512_storeu_ps(out, _mm512_mul_ps(silu_ps(gate[i]), up[i]));
+    }
+}
+
+/* Threads quantise the rows each for itself: that costs less than waiting for one that does it for all. */
+static void product_phase(struct engine *engine, struct phase *phase, int thread, const struct product *p)
+{
+    struct desk *desk = &engine->desks[thread];
+    int blocks = blocks_of(p->linear) / (p->epilogue == GATE ? 2 : 1);
+    int tasks = TASKS_PER_THREAD * engine->pool.threads;
+    tasks = blocks < tasks ? blocks : tasks;
+    int ready = 0;
+    for (int task; (task = phase_claim(phase, tasks)) < tasks; phase_complete(phase)) {
+        if (!ready)
+            quantise(p, desk);
+        ready = 1;
+        int end = (int)((int64_t)blocks * (task + 1) / tasks);
+        for (int block = (int)((int64_t)blocks * task / tasks); block < end; block++)
+            for (int row = 0, count; row < p->rows; row += count) {
+                count = tile_of(p->rows - row);
+                if (p->epilogue == GATE) {
+                    gate_block(p, block, blocks, desk, row, count);
+                } else {
+                    __m512 y[TILE_ROWS];
+                    block_product(p->linear, block, &desk->codes, row, count, y);
+                    write_block(p, block, row, count, y);
+                }
+            }
+    }
+    phase_await(phase, tasks);
+}
+
+/* Give queries and keys their positions; put keys and values into the cache. A task a row. */
+static void cache_phase(struct engine *engine, struct phase *phase, const struct decoder *decoder,
+    const struct batch *batch, int layer)
+{
+    const struct shape *s = &decoder->shape;
+    int dim = s->head_dim, half = dim / 2, rotated = s->heads + s->kv_heads;
+    size_t width = (size_t)(s->heads + 2 * s->kv_heads) * dim, slot_width = (size_t)2 * s->kv_heads * dim;
+    for (int row; (row = phase_claim(phase, batch->rows)) < batch->rows; phase_complete(phase)) {
+        float *qkv = engine->qkv + row * width;
+        const float *rope = batch->rope + (size_t)row * 3 * half, *norm = decoder->layers[layer].qk_norm;
+        for (int head = 0; head < rotated; head++) {
+            if (norm != NULL)
+                rms_norm(qkv + head * dim, norm + head * dim, dim, s->eps, qkv + head * dim);
+            rotate(qkv + head * dim, rope, rope + 2 * half, half);
+        }
+        int position = batch->lengths[row] - 1;
+        size_t slot = (size_t)batch->tables[batch->starts[row] + position / BLOCK] * BLOCK + position % BLOCK;
+        uint16_t *out = batch->cache + ((size_t)layer * batch->slots + slot) * slot_width;
+        for (size_t i = 0; i < slot_width; i += 16)
+            to_bf16(_mm512_loadu_ps(qkv + s->heads * dim + i), out + i);
+    }
+    phase_await(phase, batch->rows);
+}
+
+/* A task the query heads of a row that share keys and values. All of these are in the cache by now, those of the batch's
+ * own rows too.
+ */
+static void attention_phase(struct engine *engine, struct phase *phase, int thread, const struct decoder *decoder,
+    const struct batch *batch, int layer)
+{
+    const struct shape *s = &decoder->shape;
+    int dim = s->head_dim, group = s->heads / s->kv_heads, tasks = batch->rows * s->kv_heads;
+    size_t width = (size_t)(s->heads + 2 * s->kv_heads) * dim, stride = (size_t)2 * s->kv_heads * dim;
+    const uint16_t *cache = batch->cache + (size_t)layer * batch->slots * stride;
+    for (int task; (task = phase_claim(phase, tasks)) < tasks; phase_complete(phase)) {
+        int row = task / s->kv_heads, head = task % s->kv_heads;
+        const uint16_t *keys = cache + head * dim, *values = keys + s->kv_heads * dim;
+        attend(engine->qkv + row * width + (size_t)head * group * dim, group, keys, values, stride,
+            batch->tables + batch->starts[row], batch->lengths[row], dim, engine->desks[thread].scores,
+            engine->scores / group, engine->attended + ((size_t)row * s->heads + head * group) * dim);
+    }
+    phase_await(phase, tasks);
+}
+
+struct forward {
+    struct engine *engine;
+    const struct decoder *decoder;
+    const struct batch *batch;
+};
+
+static void run_forward(void *argument, int thread)
+{
+    const struct forward *f = argument;
+    struct engine *engine = f->engine;
+    const struct decoder *decoder = f->decoder;
+    const struct batch *batch = f->batch;
+    float eps = decoder->shape.eps, *hidden = batch->hidden;
+    int rows = batch->rows;
+    struct phase *phase = engine->phases;
+    for (int i = 0; i < decoder->shape.layers; i++) {
+        const struct layer *layer = &decoder->layers[i];
+        struct product qkv = {&layer->qkv, hidden, layer->attention_norm, eps, NULL, rows, STORE, engine->qkv};
+        struct product output = {&layer->output, engine->attended, NULL, eps, NULL, rows, ADD, hidden};
+        struct product gate_up = {&layer->gate_up, hidden, layer->mlp_norm, eps, NULL, rows, GATE, engine->activated};
+        struct product down = {&layer->down, engine->activated, NULL, eps, NULL, rows, ADD, hidden};
+        product_phase(engine, phase++, thread, &qkv);
+        cache_phase(engine, phase++, decoder, batch, i);
+        attention_phase(engine, phase++, thread, decoder, batch, i);
+        product_phase(engine, phase++, thread, &output);
+        product_phase(engine, phase++, thread, &gate_up);
+        product_phase(engine, phase++, thread, &down);
+    }
+    if (batch->wanted_rows > 0) {
+        struct product head = {
+            &decoder->head, hidden, decoder->norm, eps, batch->wanted, batch->wanted_rows, STORE, batch->logits};
+        product_phase(engine, phase, thread, &head);
+    }
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+static int grow(void *pointer, size_t bytes)
+{
+    void *old, *grown;
+    memcpy(&old, pointer, sizeof old);
+    free(old);
+    grown = aligned_alloc(CACHE_LINE, (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+    memcpy(pointer, &grown, sizeof grown);
+    return grown != NULL;
+}
+
+/* 0 where there is no memory. */
+static int reserve(struct engine *engine, int64_t inputs, int64_t scores, int64_t num_phases)
+{
+    int done = 1;
+    for (int thread = 0; thread < engine->pool.threads; thread++) {
+        struct desk *desk = &engine->desks[thread];
+        if (inputs > engine->inputs) {
+            size_t groups = (size_t)MOST_ROWS * inputs / GROUP;
+            done &= grow(&desk->codes.values, (size_t)MOST_ROWS * inputs);
+            done &= grow(&desk->codes.scale, groups * sizeof(float));
+            done &= grow(&desk->codes.sum, groups * sizeof(float));
+            done &= grow(&desk->codes.offset, groups * sizeof(int32_t));
+            done &= grow(&desk->row, inputs * sizeof(float));
+        }
+        if (scores > engine->scores)
+            done &= grow(&desk->scores, scores * sizeof(float));
+    }
+    if (num_phases > engine->num_phases)
+        done &= grow(&engine->phases, num_phases * sizeof(struct phase));
+    if (!done) {
+        engine->inputs = engine->scores = engine->num_phases = 0;
+        return 0;
+    }
+    engine->inputs = inputs > engine->inputs ? inputs : engine->inputs;
+    engine->scores = scores > engine->scores ? scores : engine->scores;
+    engine->num_phases = num_phases > engine->num_phases ? num_phases : engine->num_phases;
+    return 1;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int reserve_forward(struct engine *engine, const struct decoder *decoder, const struct batch *batch)
+{
+    const struct shape *s = &decoder->shape;
+    int64_t query = s->heads * s->head_dim, qkv = query + 2 * s->kv_heads * s->head_dim, length = 0;
+    for (int row = 0; row < batch->rows; row++)
+        length = larger(length, batch->lengths[row]);
+    int64_t group = s->heads / s->kv_heads, scores = group * (length + BLOCK);
+    /* A context grows by one position a step: its room by doubling. */
+    scores = scores > engine->scores ? 2 * scores : engine->scores;
+    if (!reserve(engine, larger(larger(s->hidden, s->intermediate), query), scores, (int64_t)PHASES * s->layers + 1))
+        return 0;
+    int64_t widths = qkv + query + s->intermediate;
+    if (widths > engine->widths) {
+        if (!(grow(&engine->qkv, MOST_ROWS * qkv * sizeof(float)) &&
+                grow(&engine->attended, MOST_ROWS * query * sizeof(float)) &&
+                grow(&engine->activated, MOST_ROWS * s->intermediate * sizeof(float)))) {
+            engine->widths = 0;
+            return 0;
+        }
+        engine->widths = widths;
+    }
+    return 1;
+}
+
+/* --- what Python calls -------------------------------------------------------------------------------------------- */
+
+int native_supported(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+
+void engine_free(struct engine *engine)
+{
+    pool_stop(&engine->pool);
+    for (int thread = 0; thread < engine->pool.threads; thread++) {
+        struct desk *desk = &engine->desks[thread];
+        free(desk->codes.values);
+        free(desk->codes.scale);
+        free(desk->codes.sum);
+        free(desk->codes.offset);
+        free(desk->row);
+        free(desk->scores);
+    }
+    free(engine->desks);
+    free(engine->phases);
+    free(engine->qkv);
+    free(engine->attended);
+    free(engine->activated);
+    free(engine);
+}
+
+/* NULL where there is no memory. */
+struct engine *engine_new(int threads)
+{
+    struct engine *engine = calloc(1, sizeof *engine);
+    struct desk *desks = calloc(threads, sizeof *desks);
+    if (engine == NULL || desks == NULL || !pool_start(&engine->pool, threads)) {
+        free(desks);
+        free(engine);
+        return NULL;
+    }
+    engine->desks = desks;
+    return engine;
+}
+
+/* 0 where there is no memory. */
+int engine_forward(struct engine *engine, const struct decoder *decoder, const struct batch *batch)
+{
+    if (!reserve_forward(engine, decoder, batch))
+        return 0;
+    memset(engine->phases, 0, engine->num_phases * sizeof(struct phase));
+    struct forward forward = {engine, decoder, batch};
+    pool_run(&engine->pool, run_forward, &forward);
+    return 1;
+}
+
+struct matmul {
+    struct engine *engine;
+    struct product product;
+};
+
+static void run_matmul(void *argument, int thread)
+{
+    const struct matmul *matmul = argument;
+    product_phase(matmul->engine, matmul->engine->phases, thread, &matmul->product);
+}
+
+/* y = x · Wᵀ + b. x: [rows, inputs]; y: [rows, outputs]. 0 where there is no memory. */
+int engine_matmul(struct engine *engine, const struct linear *linear, const float *x, int rows, float *y)
+{
+    if (!reserve(engine, linear->inputs, 0, 1))
+        return 0;
+    for (int row = 0; row < rows; row += MOST_ROWS) {
+        struct product part = {.linear = linear, .x = x + (size_t)row * linear->inputs,
+            .rows = rows - row < MOST_ROWS ? rows - row : MOST_ROWS, .epilogue = STORE,
+            .y = y + (size_t)row * linear->outputs};
+        struct matmul matmul = {engine, part};
+        memset(engine->phases, 0, sizeof(struct phase));
+        pool_run(&engine->pool, run_matmul, &matmul);
+    }
+    return 1;
+}
+
+/* codes: [outputs, inputs], 0 … 15; scale, minimum: [outputs, inputs / 32]. out: zeros, blocks of 16 outputs. */
+void pack_int4(const uint8_t *codes, const float *scale, const float *minimum, int outputs, int inputs, uint8_t *out)
+{
+    int groups = inputs / GROUP;
+    for (int n = 0; n < outputs; n++) {
+        int lane = n % LANES;
+        for (int g = 0; g < groups; g++) {
+            uint8_t *packed = out + ((size_t)(n / LANES) * groups + g) * INT4_BYTES;
+            const uint8_t *from = codes + (size_t)n * inputs + g * GROUP;
+            for (int quad = 0; quad < 4; quad++)
+                for (int i = 0; i < 4; i++)
+                    packed[quad * 64 + lane * 4 + i] =
+                        (uint8_t)(from[quad * 4 + i] | from[16 + quad * 4 + i] << 4);
+            uint16_t pair[2] = {(uint16_t)_cvtss_sh(scale[(size_t)n * groups + g], _MM_FROUND_TO_NEAREST_INT),
+                (uint16_t)_cvtss_sh(minimum[(size_t)n * groups + g], _MM_FROUND_TO_NEAREST_INT)};
+            memcpy(packed + 256 + 2 * lane, &pair[0], 2);
+            memcpy(packed + 288 + 2 * lane, &pair[1], 2);
+        }
+    }
+}
+
+/* codes: [outputs, inputs]. out: zeros, blocks of 16 outputs. */
+void pack_int8(const int8_t *codes, int outputs, int inputs, uint8_t *out)
+{
+    int groups = inputs / GROUP;
+    for (int n = 0; n < outputs; n++)
+        for (int g = 0; g < groups; g++) {
+            uint8_t *packed = out + ((size_t)(n / LANES) * groups + g) * INT8_BYTES + n % LANES * 4;
+            const int8_t *from = codes + (size_t)n * inputs + g * GROUP;
+            for (int quad = 0; quad < 8; quad++)
+                for (int i = 0; i < 4; i++)
+                    packed[quad * 64 + i] = (uint8_t)(from[quad * 4 + i] + 128);
+        }
+}

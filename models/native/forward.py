@@ -1,0 +1,122 @@
+"""Decode forwards through the native library."""
+
+from array import array
+from ctypes import POINTER, cast
+
+import torch
+from torch import Tensor
+
+from models.attention import BLOCK_SIZE, KVCache
+from models.batch import ForwardBatch
+from models.config import DecoderConfig
+from models.linear import Linear
+from models.native.library import (
+    MOST_GROUP,
+    MOST_HEAD_DIM,
+    MOST_ROWS,
+    BatchStruct,
+    DecoderStruct,
+    Engine,
+    LayerStruct,
+    LinearStruct,
+    ShapeStruct,
+)
+from models.native.linear import LANES, NativeLinear
+from models.rope import RopeTable
+from models.weights import DecoderWeights, LayerWeights
+
+
+class NativeForward:
+    """From embedded rows to logits in one call; all but the KV cache, which is bfloat16, in float32."""
+
+    def __init__(self, engine: Engine, config: DecoderConfig, weights: DecoderWeights) -> None:
+        self._engine = engine
+        self._vocab_size = config.vocab_size
+        self._rope = RopeTable(config, torch.float32, torch.device("cpu"))
+        # What the structures point to.
+        self._kept: list[object] = [weights]
+        self._layers = (LayerStruct * config.num_layers)(*(self._layer(layer) for layer in weights.layers))
+        shape = ShapeStruct(
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.num_layers,
+            config.rms_norm_eps,
+        )
+        layers = cast(self._layers, POINTER(LayerStruct))
+        self._decoder = DecoderStruct(shape, layers, self._vector(weights.norm), _struct(weights.head))
+
+    @classmethod
+    def bind(cls, engine: Engine, config: DecoderConfig, weights: DecoderWeights) -> "NativeForward | None":
+        """None where the model has a shape or a weight that the library has no code for."""
+        linears: list[Linear] = [weights.head]
+        for layer in weights.layers:
+            linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
+        heads = config.head_dim % (2 * LANES) == 0 and config.head_dim <= MOST_HEAD_DIM
+        fits = heads and config.group <= MOST_GROUP and config.intermediate_size % LANES == 0 and BLOCK_SIZE == LANES
+        return (
+            cls(engine, config, weights) if fits and all(isinstance(each, NativeLinear) for each in linears) else None
+        )
+
+    def _layer(self, layer: LayerWeights) -> LayerStruct:
+        return LayerStruct(
+            self._vector(layer.attention_norm),
+            _struct(layer.qkv),
+            None if layer.qk_norm is None else self._vector(layer.qk_norm),
+            _struct(layer.output),
+            self._vector(layer.mlp_norm),
+            _struct(layer.gate_up),
+            _struct(layer.down),
+        )
+
+    def _vector(self, values: Tensor) -> int:
+        kept = values.float().contiguous()
+        self._kept.append(kept)
+        return kept.data_ptr()
+
+    def __call__(self, batch: ForwardBatch, embedded: Tensor, cache: KVCache) -> Tensor:
+        """embedded: [rows, hidden] -> [k, vocab] float32: the logits of `batch.logit_rows`; None: of all rows."""
+        rows = embedded.shape[0]
+        lengths, starts, tables = array("i"), array("i"), array("i")
+        for segment in batch.segments:
+            end = segment.context + segment.length
+            starts.extend([len(tables)] * segment.length)
+            lengths.extend(range(segment.context + 1, end + 1))
+            tables.extend(segment.blocks[: -(-end // BLOCK_SIZE)])
+        self._rope.reserve(max(lengths))
+        hidden, rope = embedded.float(), self._rope.packed(batch.positions)
+        wanted = range(rows) if batch.logit_rows is None else batch.logit_rows.tolist()
+        logits = torch.empty(len(wanted), self._vocab_size)
+        done = 0
+        for first in range(0, rows, MOST_ROWS):
+            last = min(first + MOST_ROWS, rows)
+            here = array("i", [row - first for row in wanted if first <= row < last])
+            self._engine.forward(
+                self._decoder,
+                BatchStruct(
+                    last - first,
+                    hidden[first:].data_ptr(),
+                    rope[first:].data_ptr(),
+                    _address(lengths, first),
+                    _address(starts, first),
+                    _address(tables),
+                    cache.pool.data_ptr(),
+                    cache.pool.shape[1],
+                    _address(here),
+                    len(here),
+                    logits[done:].data_ptr(),
+                ),
+            )
+            done += len(here)
+        return logits
+
+
+def _struct(linear: Linear) -> LinearStruct:
+    assert isinstance(linear, NativeLinear)
+    return linear.struct
+
+
+def _address(values: "array[int]", first: int = 0) -> int:
+    return values.buffer_info()[0] + first * values.itemsize

@@ -1,0 +1,141 @@
+"""The compiled library, its structures, and the threads it runs on."""
+
+import ctypes
+import functools
+import importlib.util
+import platform
+import weakref
+from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p
+from typing import ClassVar
+
+EXTENSION = "models.native._library"
+MOST_ROWS = 64  # of one forward
+MOST_HEAD_DIM = 512
+MOST_GROUP = 64  # query heads that share keys and values
+
+
+class LinearStruct(Structure):
+    """`struct linear` in linear.h. Pointers of all structures are borrowed: their owner is on the Python side."""
+
+    _fields_: ClassVar = [
+        ("blocks", c_void_p),
+        ("scale", c_void_p),
+        ("bias", c_void_p),
+        ("outputs", c_int32),
+        ("inputs", c_int32),
+        ("bits", c_int32),
+    ]
+
+
+class ShapeStruct(Structure):
+    _fields_: ClassVar = [
+        ("hidden", c_int32),
+        ("intermediate", c_int32),
+        ("heads", c_int32),
+        ("kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("layers", c_int32),
+        ("eps", c_float),
+    ]
+
+
+class LayerStruct(Structure):
+    _fields_: ClassVar = [
+        ("attention_norm", c_void_p),
+        ("qkv", LinearStruct),
+        ("qk_norm", c_void_p),
+        ("output", LinearStruct),
+        ("mlp_norm", c_void_p),
+        ("gate_up", LinearStruct),
+        ("down", LinearStruct),
+    ]
+
+
+class DecoderStruct(Structure):
+    _fields_: ClassVar = [
+        ("shape", ShapeStruct),
+        ("layers", POINTER(LayerStruct)),
+        ("norm", c_void_p),
+        ("head", LinearStruct),
+    ]
+
+
+class BatchStruct(Structure):
+    _fields_: ClassVar = [
+        ("rows", c_int32),
+        ("hidden", c_void_p),
+        ("rope", c_void_p),
+        ("lengths", c_void_p),
+        ("starts", c_void_p),
+        ("tables", c_void_p),
+        ("cache", c_void_p),
+        ("slots", c_int64),
+        ("wanted", c_void_p),
+        ("wanted_rows", c_int32),
+        ("logits", c_void_p),
+    ]
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """None where it was not built, or the processor lacks an instruction that it uses."""
+    found, _ = _load()
+    return found
+
+
+def missing() -> str | None:
+    """Why there is no library, for people; None where there is one."""
+    return _load()[1]
+
+
+@functools.cache
+def _load() -> tuple[ctypes.CDLL | None, str | None]:
+    spec = importlib.util.find_spec(EXTENSION)
+    if spec is None or spec.origin is None:
+        return None, f"not built: no C compiler when this was installed, or not for {platform.machine()}"
+    try:
+        loaded = ctypes.CDLL(spec.origin)
+    except OSError as error:
+        return None, str(error)
+    if not loaded.native_supported():
+        return None, "the processor has no AVX-512 VNNI"
+    loaded.engine_new.restype = c_void_p
+    loaded.engine_new.argtypes = [c_int]
+    loaded.engine_free.restype = None
+    loaded.engine_free.argtypes = [c_void_p]
+    loaded.engine_forward.argtypes = [c_void_p, POINTER(DecoderStruct), POINTER(BatchStruct)]
+    loaded.engine_matmul.argtypes = [c_void_p, POINTER(LinearStruct), c_void_p, c_int, c_void_p]
+    loaded.pack_int4.restype = None
+    loaded.pack_int4.argtypes = [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p]
+    loaded.pack_int8.restype = None
+    loaded.pack_int8.argtypes = [c_void_p, c_int, c_int, c_void_p]
+    return loaded, None
+
+
+class Engine:
+    """Threads that share the work of one call. One caller at a time."""
+
+    def __init__(self, found: ctypes.CDLL, threads: int) -> None:
+        """Raises MemoryError."""
+        handle = found.engine_new(threads)
+        if not handle:
+            raise MemoryError("no memory for the native engine")
+        self._library = found
+        self._handle = handle
+        weakref.finalize(self, found.engine_free, handle)
+
+    @classmethod
+    def start(cls, threads: int) -> "Engine | None":
+        """None where there is no library."""
+        found = library()
+        return cls(found, threads) if found else None
+
+    def forward(self, decoder: DecoderStruct, batch: BatchStruct) -> None:
+        """At most MOST_ROWS rows. Raises MemoryError."""
+        if not self._library.engine_forward(self._handle, decoder, batch):
+            raise MemoryError("no memory for a forward")
+
+    def matmul(self, linear: LinearStruct, x: int, rows: int, y: int) -> None:
+        """`x`, `y`: addresses of float32 [rows, inputs] and [rows, outputs]. Raises MemoryError."""
+        if not self._library.engine_matmul(self._handle, linear, x, rows, y):
+            raise MemoryError("no memory for a matrix product")

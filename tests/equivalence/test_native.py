@@ -1,0 +1,154 @@
+"""The native decode forward against the same arithmetic in torch, and against torch's own kernels."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.batch import ForwardBatch, Segment
+from models.checkpoint import SafetensorsCheckpoint
+from models.config import from_hf
+from models.decoder import Decoder
+from models.linear import Linear
+from models.loading import load_decoder
+from models.native.library import library, missing
+from models.quantised import GROUP, Int4Weight, Int8Weight, Weight
+from models.rope import RopeTable
+from models.source import resolve
+from models.weights import LinearFactory, build_weights
+from tests.equivalence.conftest import blocks_for, decode
+
+pytestmark = pytest.mark.skipif(library() is None, reason=f"native kernels: {missing()}")
+
+CPU = torch.device("cpu")
+SHAPE = {"hidden_size": 192, "num_attention_heads": 6, "intermediate_size": 448, "head_dim": 32}
+
+
+def dense_as_packed(weight: Int4Weight | Int8Weight) -> Tensor:
+    """[outputs, inputs] float32: int4's scales and minima are kept in float16."""
+    if isinstance(weight, Int8Weight):
+        return weight.dense()
+    scale, minimum = (each.half().float()[..., None] for each in (weight.scale, weight.zero - 8 * weight.scale))
+    return (weight.codes.view(*weight.scale.shape, GROUP).float() * scale + minimum).flatten(1)
+
+
+class Reference:
+    """What the native kernels compute, in float32: weights as their codes say, inputs in 8 bits by groups of 32."""
+
+    weight_bytes = 0
+
+    def __init__(self, weight: Int4Weight | Int8Weight, bias: Tensor | None) -> None:
+        self._weight = dense_as_packed(weight)
+        self._bias = None if bias is None else bias.float()
+
+    def decode(self, x: Tensor) -> Tensor:
+        groups = x.view(x.shape[0], -1, GROUP)
+        scale = groups.abs().amax(2, keepdim=True) / 127
+        rounded = (groups / scale).round() * scale
+        return torch.nn.functional.linear(rounded.flatten(1), self._weight, self._bias)
+
+    prefill = decode
+
+
+class ReferenceFactory(LinearFactory):
+    def _quantised(self, weight: Int4Weight | Int8Weight, bias: Tensor | None, copy: object) -> Linear:
+        return Reference(weight, bias)
+
+    def vector(self, weight: Weight) -> Tensor:
+        return super().vector(weight).float()
+
+    def embedding(self, weight: Weight) -> Callable[[Tensor], Tensor]:
+        rows = super().embedding(weight)
+        return lambda ids: rows(ids).float()
+
+
+def reference(folder: Path, quantization: str, ids: list[int]) -> Tensor:
+    """Logits of all positions of one sequence, in the plainest torch."""
+    config = from_hf(json.loads((folder / "config.json").read_text()))
+    factory = ReferenceFactory(torch.bfloat16, CPU, quantization=quantization, dense_prefill=False)
+    weights = build_weights(config, SafetensorsCheckpoint(folder), factory)
+    count, heads, kv_heads, dim = len(ids), config.num_heads, config.num_kv_heads, config.head_dim
+    cos, cos_again, sin = RopeTable(config, torch.float32, CPU).packed(torch.arange(count)).chunk(3, -1)
+    assert torch.equal(cos, cos_again)
+
+    def norm(x: Tensor, weight: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + config.rms_norm_eps) * weight
+
+    hidden = weights.embedding(torch.tensor(ids))
+    for layer in weights.layers:
+        qkv = layer.qkv.decode(norm(hidden, layer.attention_norm)).view(count, -1, dim)
+        rotated, values = qkv[:, : heads + kv_heads], qkv[:, heads + kv_heads :]
+        if layer.qk_norm is not None:
+            rotated = norm(rotated, layer.qk_norm)
+        first, second = rotated.chunk(2, -1)
+        rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+        queries, keys = rotated.split([heads, kv_heads], 1)
+        keys, values = (each.bfloat16().float().repeat_interleave(heads // kv_heads, 1) for each in (keys, values))
+        scores = torch.einsum("qhd,khd->hqk", queries, keys) / dim**0.5
+        scores += torch.full((count, count), float("-inf")).triu(1)
+        hidden = hidden + layer.output.decode(torch.einsum("hqk,khd->qhd", scores.softmax(-1), values).flatten(1))
+        gate, up = layer.gate_up.decode(norm(hidden, layer.mlp_norm)).chunk(2, -1)
+        hidden = hidden + layer.down.decode(torch.nn.functional.silu(gate) * up)
+    return weights.head.decode(norm(hidden, weights.norm))
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3"])
+@pytest.mark.parametrize("quantization", ["int4", "int8"])
+def test_logits_are_those_of_the_reference(
+    family: str, quantization: str, save_checkpoint: Callable[..., tuple[Path, Any]]
+) -> None:
+    folder, _ = save_checkpoint(family, **SHAPE)
+    decoder = load_decoder(folder, device="cpu", quantization=quantization).decoder
+    assert "native" in decoder.details()["attention"]
+    ids = [1 + i * 7 % 300 for i in range(75)]  # more rows than a call takes
+    found = decode(decoder, decoder.new_cache(8), ids, context=0)
+    expected = reference(folder, quantization, ids)
+    # Exact, until an input falls to the other side of a rounding border: from there on a random model differs more.
+    error = (found - expected).abs().mean(1) / expected.std()
+    assert error[:3].max() <= 1e-5
+    assert error.max() <= 0.1
+
+
+@pytest.mark.requires_weights
+def test_the_embedded_model_says_the_same() -> None:
+    """Next tokens of a text, position by position: nearly the distribution that torch's kernels give.
+
+    Activations in 8 bits cost some hundredths of a nat at most; another choice of the likeliest token is a tie.
+    """
+    path = resolve("embedded:smollm2-135m-instruct")
+    native, reference = (load_decoder(path, device="cpu", native=native) for native in (True, False))
+    text = "The keeper of the lighthouse counted seven ships before the storm came in, and wrote their names down."
+    ids = native.tokenizer.encode(text, add_special=False)
+
+    def whole(decoder: Decoder) -> torch.Tensor:
+        return decode(decoder, decoder.new_cache(8), ids, context=0).log_softmax(1)
+
+    expected, found = whole(reference.decoder), whole(native.decoder)
+    divergence = (expected.exp() * (expected - found)).sum(1)
+    assert divergence.mean() <= 0.02
+    assert divergence.max() <= 0.1
+    likeliest = expected.gather(1, found.argmax(1, keepdim=True)).squeeze(1)
+    assert (expected.amax(1) - likeliest).max() <= 0.5
+
+
+def test_more_rows_than_one_call_takes(save_checkpoint: Callable[..., tuple[Path, Any]]) -> None:
+    """A replay of 100 tokens of one sequence beside a step of another, of which two rows are wanted."""
+    folder, _ = save_checkpoint("Llama", **SHAPE)
+    decoder = load_decoder(folder, device="cpu", quantization="int4").decoder
+    long, short = [1 + i % 300 for i in range(100)], [7, 8, 9]
+    alone = decode(decoder, decoder.new_cache(16), long, context=0)
+    first, second = blocks_for(100), blocks_for(3, first=10)
+    batch = ForwardBatch(
+        "decode",
+        torch.tensor(long + short),
+        torch.tensor([*range(100), *range(3)]),
+        [Segment(100, 0, first), Segment(3, 0, second)],
+        torch.tensor([99, 102]),
+    )
+    found = decoder.forward(batch, decoder.new_cache(16))
+    assert torch.equal(found[0], alone[99])
+    assert torch.equal(found[1], decode(decoder, decoder.new_cache(16), short, context=0)[2])

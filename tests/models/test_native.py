@@ -1,0 +1,85 @@
+"""The native linears compute what their codes say, and a row's result depends on neither rows nor threads."""
+
+import platform
+import shutil
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.native.library import Engine, library, missing
+from models.native.linear import NativeLinear
+from models.quantised import Int4Weight, Int8Weight
+
+ROWS, COLUMNS = 200, 160  # the last block of 16 outputs is half full
+
+needs_library = pytest.mark.skipif(library() is None, reason=f"native kernels: {missing()}")
+
+
+def weight(outputs: int = ROWS, seed: int = 0) -> Tensor:
+    return torch.randn(outputs, COLUMNS, generator=torch.Generator().manual_seed(seed))
+
+
+def inputs(rows: int) -> Tensor:
+    return torch.randn(rows, COLUMNS, generator=torch.Generator().manual_seed(9)).bfloat16()
+
+
+def engine(threads: int = 2) -> Engine:
+    found = Engine.start(threads)
+    assert found is not None
+    return found
+
+
+FORMS = pytest.mark.parametrize("form", [Int4Weight, Int8Weight])
+Form = type[Int4Weight] | type[Int8Weight]
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None or platform.machine() != "x86_64", reason="no gcc, or not x86-64")
+def test_the_library_is_built_where_there_is_a_compiler() -> None:
+    assert not (missing() or "").startswith("not built"), missing()
+
+
+@needs_library
+@FORMS
+@pytest.mark.parametrize("biased", [False, True])
+def test_products_are_those_of_the_dequantised_weights(form: Form, biased: bool) -> None:
+    quantised = form.quantise(weight())
+    bias = torch.randn(ROWS).bfloat16() if biased else None
+    x = inputs(70)  # more than one call takes
+    expected = x.double() @ quantised.dense().double().T + (bias.double() if bias is not None else 0)
+    found = NativeLinear(engine(), quantised, bias, None).decode(x)
+    assert found.shape == (70, ROWS)
+    # Activations keep 8 bits, results are rounded to bfloat16.
+    assert (found.double() - expected).abs().max() <= 0.01 * expected.abs().max()
+
+
+@needs_library
+def test_codes_scales_and_minima_are_kept_as_they_are() -> None:
+    """One input at a time: each weight comes out as it went in, to the precision of float16."""
+    quantised = Int4Weight.quantise(weight())
+    linear = NativeLinear(engine(), quantised, None, None)
+    found = linear.decode(torch.eye(COLUMNS)).T
+    assert (found - quantised.dense()).abs().max() <= 2e-3 * quantised.dense().abs().max()
+
+
+@needs_library
+@FORMS
+def test_a_row_is_the_same_among_any_number_of_rows_and_threads(form: Form) -> None:
+    quantised, x = form.quantise(weight()), inputs(64)
+    whole = NativeLinear(engine(1), quantised, None, None).decode(x)
+    for threads in (1, 2, 5):
+        made = NativeLinear(engine(threads), quantised, None, None)
+        for rows in (1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 64):
+            assert torch.equal(made.decode(x[:rows]), whole[:rows])
+            assert torch.equal(made.decode(x[64 - rows :].contiguous()), whole[64 - rows :])
+
+
+@needs_library
+@FORMS
+def test_rows_of_zeros_and_huge_values(form: Form) -> None:
+    quantised = form.quantise(weight())
+    made = NativeLinear(engine(), quantised, None, None)
+    x = torch.stack((torch.zeros(COLUMNS), torch.full((COLUMNS,), 1e30)))
+    found = made.decode(x)
+    assert torch.equal(found[0], torch.zeros(ROWS))
+    assert torch.isfinite(found[1]).all()
