@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from models.attention import TILE, CausalMask, DecodeAttention, KVCache, PrefillAttention, Span
+from models.attention import BLOCK_SIZE, TILE, CausalMask, DecodeAttention, KVCache, PrefillAttention, Span
 from models.batch import ForwardBatch
 from models.config import DecoderConfig
 from models.linear import Kernel
@@ -67,9 +67,8 @@ class Decoder:
         device: torch.device,
         engine: Engine | None = None,
     ) -> None:
-        """`engine`: for decode through the native library, where it has code for the model."""
+        """`engine`: of the native library, which is used where it has code for the model."""
         self.config = config
-        self.tile = TILE  # chunk borders and prefix reuse fall on multiples of it
         self.device = device
         self.dtype = dtype  # of activations and of the KV cache
         linears = [each for layer in weights.layers for each in (layer.qkv, layer.output, layer.gate_up, layer.down)]
@@ -81,6 +80,10 @@ class Decoder:
         self._norm = weights.norm.repeat(2)
         self._decode_layers = [_Layer.bind(layer, "decode") for layer in weights.layers]
         self._native = NativeForward.bind(engine, config, weights) if engine else None
+        self._native_prefill = self._native is not None and not any(linear.has_dense_copy for linear in linears)
+        self.tile = (
+            BLOCK_SIZE if self._native_prefill else TILE
+        )  # chunk borders and prefix reuse fall on multiples of it
         self._prefill_layers = [_Layer.bind(layer, "prefill") for layer in weights.layers]
 
     def new_cache(self, num_blocks: int) -> KVCache:
@@ -91,6 +94,7 @@ class Decoder:
     def details(self) -> dict[str, str]:
         """For people: what was loaded and how it runs."""
         first = self._weights.layers[0]
+        in_prefill = "native" if self._native_prefill else f"tiles of {TILE}"
         in_decode = "native" if self._native else "a call a position"
         return {
             "architecture": self.config.architecture,
@@ -99,7 +103,7 @@ class Decoder:
             "weights": str(first.gate_up),
             "head": str(self._weights.head),
             "weight_bytes": str(self.weight_bytes),
-            "attention": f"paged, tiles of {TILE} in prefill, {in_decode} in decode",
+            "attention": f"paged, {in_prefill} in prefill, {in_decode} in decode",
         }
 
     def forward(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
@@ -110,7 +114,7 @@ class Decoder:
             embedded = self._weights.embedding(batch.ids)
             for first, embeds in batch.embeds:
                 embedded[first : first + embeds.shape[0]] = embeds
-            if batch.kind == "decode" and self._native:
+            if self._native and (batch.kind == "decode" or self._native_prefill):
                 return self._native(batch, embedded, cache)
             hidden = (self._decode if batch.kind == "decode" else self._prefill)(batch, embedded, cache)
             return self._weights.head.decode(hidden).float()

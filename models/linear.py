@@ -24,6 +24,7 @@ class Linear(Protocol):
     """y = x · Wᵀ + b. Which kernel runs depends on the kind of forward, never on the load."""
 
     weight_bytes: int
+    has_dense_copy: bool  # beside quantised weights, for prefill
 
     @property
     def decode(self) -> Kernel: ...
@@ -39,6 +40,8 @@ def packs_bf16() -> bool:
 
 class DenseLinear:
     """Weights as they are: float32, or bf16 (packed for oneDNN on a CPU)."""
+
+    has_dense_copy = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._name = f"dense {str(weight.dtype).removeprefix('torch.')}"
@@ -72,6 +75,7 @@ class QuantisedLinear:
     def __init__(self, name: str, kernel: Kernel, num_bytes: int, dense_copy: DenseLinear | None) -> None:
         self._name = name
         self._dense_copy = dense_copy
+        self.has_dense_copy = dense_copy is not None
         self.weight_bytes = num_bytes + (dense_copy.weight_bytes if dense_copy else 0)
         self.decode = kernel
         self.prefill = dense_copy.prefill if dense_copy else kernel

@@ -57,9 +57,9 @@ def load_decoder(
     """Load a folder of safetensors with its `config.json`, or a GGUF file.
 
     `quantization`: int8 | int4 | None, as the files have it. `dense_prefill`: keep a bf16 copy of quantised weights,
-    with which prompts are several times faster. `threads`: of torch's kernels, process-wide; None: every CPU that this
-    process may use. `native`: decode quantised weights through the native library where it was built and this processor
-    can run it. Raises ModelLoadError naming what is not supported, and the alternative.
+    with which prompts are faster, where the processor multiplies in bf16. `threads`: of kernels, torch's process-wide;
+    None: every CPU that this process may use. `native`: run quantised weights through the native library where it was
+    built and this processor can run it. Raises ModelLoadError naming what is not supported, and the alternative.
     """
     target, kind = choose_device(device), choose_dtype(dtype)
     threads = threads or available_cpus()

@@ -49,7 +49,8 @@ class LinearFactory:
         dense_prefill: bool,
         engine: Engine | None = None,
     ) -> None:
-        """`engine`: of the native library, for quantised weights on a CPU; None: torch's kernels.
+        """`dense_prefill`: keep a dense copy of quantised weights where the processor multiplies in bfloat16.
+        `engine`: of the native library, for quantised weights on a CPU; None: torch's kernels.
 
         Raises ModelLoadError for combinations that have no kernel at all.
         """

@@ -1,4 +1,4 @@
-/* Attention of one position over the paged cache of its sequence, and the functions that go with it, in float32. */
+/* Attention of a few positions over the paged cache of their sequence, and the functions that go with it, in float32. */
 #ifndef ATTENTION_H
 #define ATTENTION_H
 
@@ -9,7 +9,8 @@
 enum {
     BLOCK = 16, /* positions of a block of the cache */
     MOST_HEAD_DIM = 512,
-    MOST_GROUP = 64, /* query heads that share keys and values */
+    MOST_QUERIES = 64,
+    MOST_WEIGHED = 8, /* queries that share a pass over the values: as many as there are registers for */
     AHEAD = 16,      /* positions whose values are fetched early: a position's lie too far apart for the processor to guess */
 };
 
@@ -148,83 +149,106 @@ static inline float soften(float *scores, int count)
     return _mm512_reduce_add_ps(total);
 }
 
-/* Of up to 4 heads that share values: the weighted sum of 32 components over all positions. `heads` is known here. */
-static inline __attribute__((always_inline)) void weigh(const float *weights, size_t room, int heads,
+/* Of some queries the weighted sum of 32 components of the values at all positions. `count` is known here. */
+static inline __attribute__((always_inline)) void weigh(const float *weights, size_t room, int count,
     const uint16_t *values, size_t stride, const int32_t *table, int length, __m512 *even, __m512 *odd)
 {
-    for (int h = 0; h < heads; h++)
-        even[h] = odd[h] = _mm512_setzero_ps();
+    __m512 sum_even[MOST_WEIGHED], sum_odd[MOST_WEIGHED];
+    for (int i = 0; i < count; i++)
+        sum_even[i] = sum_odd[i] = _mm512_setzero_ps();
     for (int from = 0; from < length; from += BLOCK) {
         const uint16_t *value = values + (size_t)table[from / BLOCK] * BLOCK * stride;
-        int count = length - from < BLOCK ? length - from : BLOCK;
-        for (int p = 0; p < count; p++, value += stride) {
-            __m512i pairs = _mm512_loadu_si512(value);
+        int positions = length - from < BLOCK ? length - from : BLOCK;
+        for (int p = 0; p < positions; p++, value += stride) {
             _mm_prefetch((const char *)(value + AHEAD * stride), _MM_HINT_T0);
-            _mm_prefetch((const char *)(value + AHEAD * stride + 32), _MM_HINT_T0);
+            _mm_prefetch((const char *)(value + AHEAD * stride + 32), _MM_HINT_T0); /* the next pass's */
+            __m512i pairs = _mm512_loadu_si512(value);
             __m512 value_even = even_bf16(pairs), value_odd = odd_bf16(pairs);
-#pragma GCC unroll 4
-            for (int h = 0; h < heads; h++) {
-                __m512 weight = _mm512_set1_ps(weights[h * room + from + p]);
-                even[h] = _mm512_fmadd_ps(weight, value_even, even[h]);
-                odd[h] = _mm512_fmadd_ps(weight, value_odd, odd[h]);
+#pragma GCC unroll 8
+            for (int i = 0; i < count; i++) {
+                __m512 weight = _mm512_set1_ps(weights[i * room + from + p]);
+                sum_even[i] = _mm512_fmadd_ps(weight, value_even, sum_even[i]);
+                sum_odd[i] = _mm512_fmadd_ps(weight, value_odd, sum_odd[i]);
             }
         }
     }
-}
-
-static void weigh_heads(const float *weights, size_t room, int heads, const uint16_t *values, size_t stride,
-    const int32_t *table, int length, __m512 *even, __m512 *odd)
-{
-    switch (heads) {
-    case 1: weigh(weights, room, 1, values, stride, table, length, even, odd); break;
-    case 2: weigh(weights, room, 2, values, stride, table, length, even, odd); break;
-    case 3: weigh(weights, room, 3, values, stride, table, length, even, odd); break;
-    default: weigh(weights, room, 4, values, stride, table, length, even, odd);
+    for (int i = 0; i < count; i++) {
+        even[i] = sum_even[i];
+        odd[i] = sum_odd[i];
     }
 }
 
-/* The queries of `group` heads that share keys and values, against `length` positions. A query's result doesn't depend
- * on the others.
- *
- * queries, out: [group, head_dim]. `keys`, `values`: those of the heads at slot 0, `stride` values a slot; slots of a
- * block beyond `length` hold finite values, any. `scores`: [group, room], room ≥ length padded to whole blocks.
- */
-static void attend(const float *queries, int group, const uint16_t *keys, const uint16_t *values, size_t stride,
-    const int32_t *table, int length, int head_dim, float *scores, size_t room, float *out)
+static __attribute__((noinline)) void weigh_some(const float *weights, size_t room, int count, const uint16_t *values,
+    size_t stride, const int32_t *table, int length, __m512 *even, __m512 *odd)
 {
-    float even[MOST_GROUP][MOST_HEAD_DIM / 2], odd[MOST_GROUP][MOST_HEAD_DIM / 2], total[MOST_GROUP];
-    for (int h = 0; h < group; h++)
-        split(queries + h * head_dim, head_dim, even[h], odd[h]);
+#define CASE(n)                                                                     \
+    case n:                                                                         \
+        weigh(weights, room, n, values, stride, table, length, even, odd);          \
+        break;
+    switch (count) {
+        CASE(1)
+        CASE(2)
+        CASE(3)
+        CASE(4)
+        CASE(5)
+        CASE(6)
+        CASE(7)
+        CASE(8)
+    }
+#undef CASE
+}
+
+/* Queries that share keys and values: some heads of some rows, which stand at consecutive positions of one sequence. */
+struct queries {
+    const float *first; /* [rows, group, head_dim], rows `row_stride` apart */
+    float *out;         /* the same, rows `out_stride` apart */
+    size_t row_stride, out_stride;
+    int rows, group;
+    int length; /* positions that the first row attends to; each next row to one more */
+};
+
+/* `keys`, `values`: those of the heads at slot 0, `stride` values a slot; slots of a block that nobody attends to hold
+ * finite values, any. `scores`: [queries, room], room ≥ the last row's length padded to whole blocks. A query's result
+ * doesn't depend on the others: what it doesn't attend to has a weight of zero.
+ */
+static void attend(const struct queries *q, const uint16_t *keys, const uint16_t *values, size_t stride,
+    const int32_t *table, int head_dim, float *scores, size_t room)
+{
+    float even[MOST_QUERIES][MOST_HEAD_DIM / 2], odd[MOST_QUERIES][MOST_HEAD_DIM / 2], total[MOST_QUERIES];
+    int count = q->rows * q->group, longest = q->length + q->rows - 1;
+    int padded = (longest + BLOCK - 1) / BLOCK * BLOCK;
+    for (int i = 0; i < count; i++)
+        split(q->first + i / q->group * q->row_stride + i % q->group * head_dim, head_dim, even[i], odd[i]);
     __m512 scale = _mm512_set1_ps(1.0f / sqrtf((float)head_dim));
-    for (int from = 0; from < length; from += BLOCK) {
-        int count = length - from < BLOCK ? length - from : BLOCK;
-        __mmask16 real = (__mmask16)((1u << count) - 1);
+    for (int from = 0; from < longest; from += BLOCK) {
         const uint16_t *block = keys + (size_t)table[from / BLOCK] * BLOCK * stride;
-        if (from + BLOCK < length) {
+        if (from + BLOCK < longest) {
             const uint16_t *next = keys + (size_t)table[from / BLOCK + 1] * BLOCK * stride;
             for (int p = 0; p < BLOCK; p++, next += stride)
                 for (int i = 0; i < head_dim; i += 32)
                     _mm_prefetch((const char *)(next + i), _MM_HINT_T0);
         }
-        for (int h = 0; h < group; h++) {
-            __m512 score = block_scores(even[h], odd[h], block, stride, head_dim);
-            score = _mm512_mask_mul_ps(_mm512_set1_ps(-INFINITY), real, score, scale);
-            _mm512_storeu_ps(scores + h * room + from, score);
+        for (int i = 0; i < count; i++) {
+            int real = q->length + i / q->group - from; /* positions of this block and of later ones */
+            __mmask16 mask = real >= BLOCK ? 0xffff : real > 0 ? (__mmask16)((1u << real) - 1) : 0;
+            __m512 score = block_scores(even[i], odd[i], block, stride, head_dim);
+            score = _mm512_mask_mul_ps(_mm512_set1_ps(-INFINITY), mask, score, scale);
+            _mm512_storeu_ps(scores + i * room + from, score);
         }
     }
-    for (int h = 0; h < group; h++)
-        total[h] = soften(scores + h * room, (length + BLOCK - 1) / BLOCK * BLOCK);
+    for (int i = 0; i < count; i++)
+        total[i] = soften(scores + i * room, padded);
     const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i second = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-    for (int i = 0; i < head_dim; i += 32)
-        for (int head = 0; head < group; head += 4) {
-            int heads = group - head < 4 ? group - head : 4;
-            __m512 of_even[4], of_odd[4];
-            weigh_heads(scores + head * room, room, heads, values + i, stride, table, length, of_even, of_odd);
-            for (int h = 0; h < heads; h++) {
-                __m512 inverse = _mm512_set1_ps(1.0f / total[head + h]);
-                __m512 e = _mm512_mul_ps(of_even[h], inverse), o = _mm512_mul_ps(of_odd[h], inverse);
-                float *to = out + (head + h) * head_dim + i;
+    for (int part = 0; part < head_dim; part += 32)
+        for (int i = 0, some; i < count; i += some) {
+            some = count - i < MOST_WEIGHED ? count - i : MOST_WEIGHED;
+            __m512 of_even[MOST_WEIGHED], of_odd[MOST_WEIGHED];
+            weigh_some(scores + i * room, room, some, values + part, stride, table, longest, of_even, of_odd);
+            for (int j = 0; j < some; j++) {
+                __m512 inverse = _mm512_set1_ps(1.0f / total[i + j]);
+                __m512 e = _mm512_mul_ps(of_even[j], inverse), o = _mm512_mul_ps(of_odd[j], inverse);
+                float *to = q->out + (i + j) / q->group * q->out_stride + (i + j) % q->group * head_dim + part;
                 _mm512_storeu_ps(to, _mm512_permutex2var_ps(e, first, o));
                 _mm512_storeu_ps(to + 16, _mm512_permutex2var_ps(e, second, o));
             }

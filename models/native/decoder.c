@@ -12,7 +12,8 @@
 #include "pool.h"
 
 enum {
-    MOST_ROWS = 64,       /* of one forward */
+    MOST_ROWS = 256,      /* of one forward */
+    MOST_SHARED = 16,     /* queries of several rows that share a pass over keys and values; one row's always do */
     TASKS_PER_THREAD = 4, /* of one phase: enough that a thread that is put aside leaves little undone */
     PHASES = 6,           /* of one layer */
 };
@@ -58,12 +59,19 @@ struct batch {
 struct desk {
     struct codes codes;
     float *row;    /* [inputs] */
-    float *scores; /* [query heads of a group, positions] */
+    float *scores; /* [MOST_SHARED, positions] */
+};
+
+struct span {
+    int row, rows;
 };
 
 /* Threads and their memory. One caller at a time. */
 struct engine {
     struct pool pool;
+    int matrix; /* whether the processor's matrix unit is used */
+    int num_spans;
+    struct span spans[MOST_ROWS];
     struct desk *desks;
     struct phase *phases;
     float *qkv, *attended, *activated; /* [MOST_ROWS, …] */
@@ -132,7 +140,7 @@ static void product_phase(struct engine *engine, struct phase *phase, int thread
         int end = (int)((int64_t)blocks * (task + 1) / tasks);
         for (int block = (int)((int64_t)blocks * task / tasks); block < end; block++)
             for (int row = 0, count; row < p->rows; row += count) {
-                count = tile_of(p->rows - row);
+                count = tile_of(p->rows - row, engine->matrix);
                 if (p->epilogue == GATE) {
                     gate_block(p, block, blocks, desk, row, count);
                 } else {
@@ -169,24 +177,51 @@ static void cache_phase(struct engine *engine, struct phase *phase, const struct
     phase_await(phase, batch->rows);
 }
 
-/* A task the query heads of a row that share keys and values. All of these are in the cache by now, those of the batch's
- * own rows too.
+/* A task a span of rows and the query heads that share keys and values. All of these are in the cache by now, those of
+ * the batch's own rows too.
  */
 static void attention_phase(struct engine *engine, struct phase *phase, int thread, const struct decoder *decoder,
     const struct batch *batch, int layer)
 {
     const struct shape *s = &decoder->shape;
-    int dim = s->head_dim, group = s->heads / s->kv_heads, tasks = batch->rows * s->kv_heads;
+    int dim = s->head_dim, group = s->heads / s->kv_heads, tasks = engine->num_spans * s->kv_heads;
     size_t width = (size_t)(s->heads + 2 * s->kv_heads) * dim, stride = (size_t)2 * s->kv_heads * dim;
+    size_t out_width = (size_t)s->heads * dim;
     const uint16_t *cache = batch->cache + (size_t)layer * batch->slots * stride;
     for (int task; (task = phase_claim(phase, tasks)) < tasks; phase_complete(phase)) {
-        int row = task / s->kv_heads, head = task % s->kv_heads;
+        const struct span *span = &engine->spans[task / s->kv_heads];
+        int head = task % s->kv_heads;
         const uint16_t *keys = cache + head * dim, *values = keys + s->kv_heads * dim;
-        attend(engine->qkv + row * width + (size_t)head * group * dim, group, keys, values, stride,
-            batch->tables + batch->starts[row], batch->lengths[row], dim, engine->desks[thread].scores,
-            engine->scores / group, engine->attended + ((size_t)row * s->heads + head * group) * dim);
+        struct queries queries = {
+            .first = engine->qkv + span->row * width + (size_t)head * group * dim,
+            .out = engine->attended + span->row * out_width + (size_t)head * group * dim,
+            .row_stride = width,
+            .out_stride = out_width,
+            .rows = span->rows,
+            .group = group,
+            .length = batch->lengths[span->row],
+        };
+        const int32_t *table = batch->tables + batch->starts[span->row];
+        attend(&queries, keys, values, stride, table, dim, engine->desks[thread].scores,
+            engine->scores / (group > MOST_SHARED ? group : MOST_SHARED));
     }
     phase_await(phase, tasks);
+}
+
+/* Rows at consecutive positions of one sequence, few enough that their queries share a pass over keys and values. */
+static void find_spans(struct engine *engine, const struct decoder *decoder, const struct batch *batch)
+{
+    int group = decoder->shape.heads / decoder->shape.kv_heads;
+    int most = MOST_SHARED / group > 1 ? MOST_SHARED / group : 1;
+    engine->num_spans = 0;
+    for (int row = 0; row < batch->rows; row++) {
+        struct span *last = engine->num_spans > 0 ? &engine->spans[engine->num_spans - 1] : NULL;
+        if (last != NULL && last->rows < most && batch->starts[row] == batch->starts[row - 1] &&
+            batch->lengths[row] == batch->lengths[row - 1] + 1)
+            last->rows++;
+        else
+            engine->spans[engine->num_spans++] = (struct span){row, 1};
+    }
 }
 
 struct forward {
@@ -204,6 +239,8 @@ static void run_forward(void *argument, int thread)
     float eps = decoder->shape.eps, *hidden = batch->hidden;
     int rows = batch->rows;
     struct phase *phase = engine->phases;
+    if (engine->matrix)
+        matrix_open();
     for (int i = 0; i < decoder->shape.layers; i++) {
         const struct layer *layer = &decoder->layers[i];
         struct product qkv = {&layer->qkv, hidden, layer->attention_norm, eps, NULL, rows, STORE, engine->qkv};
@@ -222,6 +259,8 @@ static void run_forward(void *argument, int thread)
             &decoder->head, hidden, decoder->norm, eps, batch->wanted, batch->wanted_rows, STORE, batch->logits};
         product_phase(engine, phase, thread, &head);
     }
+    if (engine->matrix)
+        matrix_close();
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -276,7 +315,7 @@ static int reserve_forward(struct engine *engine, const struct decoder *decoder,
     int64_t query = s->heads * s->head_dim, qkv = query + 2 * s->kv_heads * s->head_dim, length = 0;
     for (int row = 0; row < batch->rows; row++)
         length = larger(length, batch->lengths[row]);
-    int64_t group = s->heads / s->kv_heads, scores = group * (length + BLOCK);
+    int64_t group = s->heads / s->kv_heads, scores = larger(group, MOST_SHARED) * (length + BLOCK);
     /* A context grows by one position a step: its room by doubling. */
     scores = scores > engine->scores ? 2 * scores : engine->scores;
     if (!reserve(engine, larger(larger(s->hidden, s->intermediate), query), scores, (int64_t)PHASES * s->layers + 1))
@@ -323,8 +362,8 @@ void engine_free(struct engine *engine)
     free(engine);
 }
 
-/* NULL where there is no memory. */
-struct engine *engine_new(int threads)
+/* `matrix`: use the matrix unit where there is one; results are the same bits. NULL where there is no memory. */
+struct engine *engine_new(int threads, int matrix)
 {
     struct engine *engine = calloc(1, sizeof *engine);
     struct desk *desks = calloc(threads, sizeof *desks);
@@ -334,6 +373,7 @@ struct engine *engine_new(int threads)
         return NULL;
     }
     engine->desks = desks;
+    engine->matrix = matrix && matrix_supported();
     return engine;
 }
 
@@ -343,6 +383,7 @@ int engine_forward(struct engine *engine, const struct decoder *decoder, const s
     if (!reserve_forward(engine, decoder, batch))
         return 0;
     memset(engine->phases, 0, engine->num_phases * sizeof(struct phase));
+    find_spans(engine, decoder, batch);
     struct forward forward = {engine, decoder, batch};
     pool_run(&engine->pool, run_forward, &forward);
     return 1;
@@ -356,7 +397,11 @@ struct matmul {
 static void run_matmul(void *argument, int thread)
 {
     const struct matmul *matmul = argument;
+    if (matmul->engine->matrix)
+        matrix_open();
     product_phase(matmul->engine, matmul->engine->phases, thread, &matmul->product);
+    if (matmul->engine->matrix)
+        matrix_close();
 }
 
 /* y = x · Wᵀ + b. x: [rows, inputs]; y: [rows, outputs]. 0 where there is no memory. */

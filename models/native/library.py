@@ -9,7 +9,7 @@ from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_
 from typing import ClassVar
 
 EXTENSION = "models.native._library"
-MOST_ROWS = 64  # of one forward
+MOST_ROWS = 256  # of one forward
 MOST_HEAD_DIM = 512
 MOST_GROUP = 64  # query heads that share keys and values
 
@@ -100,7 +100,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     if not loaded.native_supported():
         return None, "the processor has no AVX-512 VNNI"
     loaded.engine_new.restype = c_void_p
-    loaded.engine_new.argtypes = [c_int]
+    loaded.engine_new.argtypes = [c_int, c_int]
     loaded.engine_free.restype = None
     loaded.engine_free.argtypes = [c_void_p]
     loaded.engine_forward.argtypes = [c_void_p, POINTER(DecoderStruct), POINTER(BatchStruct)]
@@ -115,9 +115,12 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
 class Engine:
     """Threads that share the work of one call. One caller at a time."""
 
-    def __init__(self, found: ctypes.CDLL, threads: int) -> None:
-        """Raises MemoryError."""
-        handle = found.engine_new(threads)
+    def __init__(self, found: ctypes.CDLL, threads: int, *, matrix: bool = True) -> None:
+        """`matrix`: use the processor's matrix unit where there is one; results are the same bits.
+
+        Raises MemoryError.
+        """
+        handle = found.engine_new(threads, matrix)
         if not handle:
             raise MemoryError("no memory for the native engine")
         self._library = found
@@ -125,10 +128,10 @@ class Engine:
         weakref.finalize(self, found.engine_free, handle)
 
     @classmethod
-    def start(cls, threads: int) -> "Engine | None":
+    def start(cls, threads: int, *, matrix: bool = True) -> "Engine | None":
         """None where there is no library."""
         found = library()
-        return cls(found, threads) if found else None
+        return cls(found, threads, matrix=matrix) if found else None
 
     def forward(self, decoder: DecoderStruct, batch: BatchStruct) -> None:
         """At most MOST_ROWS rows. Raises MemoryError."""

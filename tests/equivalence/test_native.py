@@ -40,6 +40,7 @@ class Reference:
     """What the native kernels compute, in float32: weights as their codes say, inputs in 8 bits by groups of 32."""
 
     weight_bytes = 0
+    has_dense_copy = False
 
     def __init__(self, weight: Int4Weight | Int8Weight, bias: Tensor | None) -> None:
         self._weight = dense_as_packed(weight)

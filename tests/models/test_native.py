@@ -24,8 +24,8 @@ def inputs(rows: int) -> Tensor:
     return torch.randn(rows, COLUMNS, generator=torch.Generator().manual_seed(9)).bfloat16()
 
 
-def engine(threads: int = 2) -> Engine:
-    found = Engine.start(threads)
+def engine(threads: int = 2, *, matrix: bool = True) -> Engine:
+    found = Engine.start(threads, matrix=matrix)
     assert found is not None
     return found
 
@@ -64,11 +64,11 @@ def test_codes_scales_and_minima_are_kept_as_they_are() -> None:
 
 @needs_library
 @FORMS
-def test_a_row_is_the_same_among_any_number_of_rows_and_threads(form: Form) -> None:
+def test_a_row_is_the_same_among_any_number_of_rows_and_threads_and_in_the_matrix_unit(form: Form) -> None:
     quantised, x = form.quantise(weight()), inputs(64)
-    whole = NativeLinear(engine(1), quantised, None, None).decode(x)
-    for threads in (1, 2, 5):
-        made = NativeLinear(engine(threads), quantised, None, None)
+    whole = NativeLinear(engine(1, matrix=False), quantised, None, None).decode(x)
+    for threads, matrix in ((1, True), (2, True), (5, True), (2, False)):
+        made = NativeLinear(engine(threads, matrix=matrix), quantised, None, None)
         for rows in (1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 64):
             assert torch.equal(made.decode(x[:rows]), whole[:rows])
             assert torch.equal(made.decode(x[64 - rows :].contiguous()), whole[64 - rows :])
