@@ -2,7 +2,10 @@
  *
  * A forward is a row of phases, each a number of tasks that threads claim one by one. A phase is over when its tasks are
  * done, whoever did them: a thread that the system has not woken yet, or has put aside between two tasks, holds nobody
- * up. Threads sleep between forwards; within one they spin, then yield, so that they leave the cores to others quickly.
+ * up. One that is put aside within a task does, and where others want the cores that happens in phase after phase. So
+ * the caller watches how long it waits; where that is a good part of a forward, it runs the next ones alone, and only
+ * now and then looks whether company pays again. Threads sleep between forwards, and spin within one: whoever yields a
+ * core gives it away for a whole time slice.
  */
 #ifndef POOL_H
 #define POOL_H
@@ -11,11 +14,17 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { CACHE_LINE = 64, SPINS = 2000 /* some 50 µs */ };
+enum {
+    CACHE_LINE = 64,
+    PATIENCE = 50000,  /* turns of spinning, about a millisecond or two, after which a thread yields all the same */
+    LEAST_ALONE = 16,  /* forwards that the caller runs alone once company has not paid; twice as many each time */
+    MOST_ALONE = 512,
+};
 
 struct phase {
     _Alignas(CACHE_LINE) atomic_int next; /* the first task that nobody has claimed */
@@ -31,6 +40,9 @@ struct pool {
     atomic_int quit;
     void (*job)(void *argument, int thread);
     void *argument;
+    /* The caller's alone. */
+    uint64_t waited;  /* of the running forward, in ticks of the processor's clock */
+    int alone, alone_next; /* forwards that are still to be run alone; those of the next such time */
 };
 
 struct worker {
@@ -52,19 +64,24 @@ static inline void phase_complete(struct phase *phase)
     atomic_fetch_add(&phase->done, 1);
 }
 
-static inline void pause_for(int *turns)
+static inline void spin(int *turns)
 {
-    if (++*turns < SPINS)
+    if (++*turns < PATIENCE)
         __builtin_ia32_pause();
     else
         sched_yield();
 }
 
 /* Until all tasks are done. What they wrote is visible then. */
-static inline void phase_await(struct phase *phase, int tasks)
+static inline void phase_await(struct pool *pool, struct phase *phase, int tasks, int thread)
 {
+    if (atomic_load(&phase->done) >= tasks)
+        return;
+    uint64_t since = __builtin_ia32_rdtsc();
     for (int turns = 0; atomic_load(&phase->done) < tasks;)
-        pause_for(&turns);
+        spin(&turns);
+    if (thread == 0)
+        pool->waited += __builtin_ia32_rdtsc() - since;
 }
 
 static void *pool_worker(void *argument)
@@ -92,19 +109,36 @@ static void pool_wake(struct pool *pool)
     syscall(SYS_futex, &pool->forwards, FUTEX_WAKE_PRIVATE, pool->threads, NULL, NULL, 0);
 }
 
+/* Whether company paid: whether the caller spent little of a forward waiting. */
+static void judge(struct pool *pool, uint64_t ticks)
+{
+    if (pool->waited <= ticks / 3) {
+        pool->alone_next = LEAST_ALONE;
+        return;
+    }
+    pool->alone = pool->alone_next;
+    pool->alone_next = pool->alone_next < MOST_ALONE ? 2 * pool->alone_next : MOST_ALONE;
+}
+
 /* Run `job` on the calling thread, and on the others as they wake. */
 static void pool_run(struct pool *pool, void (*job)(void *, int), void *argument)
 {
+    if (pool->threads == 1 || pool->alone > 0) {
+        pool->alone -= pool->alone > 0;
+        job(argument, 0);
+        return;
+    }
+    uint64_t since = __builtin_ia32_rdtsc();
     pool->job = job;
     pool->argument = argument;
-    if (pool->threads > 1) {
-        atomic_store(&pool->open, 1);
-        pool_wake(pool);
-    }
+    pool->waited = 0;
+    atomic_store(&pool->open, 1);
+    pool_wake(pool);
     job(argument, 0);
     atomic_store(&pool->open, 0);
     for (int turns = 0; atomic_load(&pool->inside) > 0;)
-        pause_for(&turns);
+        spin(&turns);
+    judge(pool, __builtin_ia32_rdtsc() - since);
 }
 
 /* Fewer threads than asked for where the system refuses them. */
@@ -114,6 +148,7 @@ static int pool_start(struct pool *pool, int threads)
     if (pool->workers == NULL)
         return 0;
     pool->threads = 1;
+    pool->alone_next = LEAST_ALONE;
     for (; pool->threads < threads; pool->threads++) {
         struct worker *worker = malloc(sizeof *worker);
         if (worker == NULL)
