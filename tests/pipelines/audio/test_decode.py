@@ -109,9 +109,48 @@ def test_what_is_no_audio_says_so(tmp_path: Path) -> None:
         assert refusal.value.param == "file"
 
 
-def test_a_damaged_file_is_refused_but_a_cut_one_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    whole = speech.encode(speech.samples(CLIP).astype(np.float32) / 32768, tmp_path / "a.mp3", "libmp3lame")
+@pytest.mark.parametrize(
+    ("name", "codec", "options"),
+    [
+        ("a.wav", "pcm_s16le", {}),
+        ("a.flac", "flac", {}),
+        ("a.m4a", "aac", {"movflags": "faststart"}),  # its index is at the front
+        ("a.webm", "libopus", {}),
+    ],
+)
+def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, name: str, codec: str, options: dict[str, str]) -> None:
+    rate = 48_000 if codec in ("libopus", "aac") else speech.RATE
+    audio = speech.resampled(speech.samples(CLIP), rate) if rate != speech.RATE else speech.samples(CLIP)
+    planes = audio.astype(np.float32) / 32768 if rate != speech.RATE else audio
+    whole = speech.encode(planes, tmp_path / name, codec, rate=rate, options=options)
+    assert len(decode_file(str(whole), 60)) > 2.9 * speech.RATE
+    cut = tmp_path / f"cut-{name}"
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    with pytest.raises(
+        InvalidRequest, match=r"cut off: its header tells of 3\.0 s of audio, and 1\.\d s are there"
+    ) as refusal:
+        decode_file(str(cut), 60)
+    assert refusal.value.param == "file"
+
+
+def test_where_the_header_does_not_know_the_length_a_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    """An mp3's is an estimate; recorders that can't seek leave a wav's open."""
+    samples = speech.samples(CLIP)
+    mp3 = speech.encode(samples.astype(np.float32) / 32768, tmp_path / "a.mp3", "libmp3lame").read_bytes()
+    (tmp_path / "cut.mp3").write_bytes(mp3[: len(mp3) // 2])
+    assert 0.4 < len(decode_file(str(tmp_path / "cut.mp3"), 60)) / len(samples) < 0.6
+    wav = CLIP.read_bytes()
+    size = wav.index(b"data") + 4
+    for unknown in (b"\xff" * 4, b"\0" * 4):
+        (tmp_path / "piped.wav").write_bytes(wav[:size] + unknown + wav[size + 4 : len(wav) // 2])
+        assert 0.4 < len(decode_file(str(tmp_path / "piped.wav"), 60)) / len(samples) < 0.6
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    whole = speech.encode(speech.samples(CLIP), tmp_path / "a.flac", "flac")
     data = bytearray(whole.read_bytes())
-    cut = tmp_path / "cut.mp3"
-    cut.write_bytes(data[: len(data) // 2])
-    assert 0.4 < len(decode_file(str(cut), 60)) / len(speech.samples(CLIP)) < 0.6
+    for at in range(2000, len(data), 1500):
+        data[at : at + 200] = bytes(200)
+    whole.write_bytes(data)
+    with pytest.raises(InvalidRequest, match=r"damaged|cut off"):
+        decode_file(str(whole), 60)
