@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from pipelines.audio.messages import AudioEvent, AudioOptions, StreamRequest, TranscriptionRequest
+from pipelines.image.messages import ImageEvent, ImageOptions, ImageRequest
 
 Priority = Literal["interactive", "batch"]
 FinishReason = Literal["stop", "length"]
@@ -60,10 +61,13 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     text: TextOptions = TextOptions()
     embedding: EmbeddingOptions = EmbeddingOptions()
     audio: AudioOptions = AudioOptions()
+    image: ImageOptions = ImageOptions()
 
     @property
     def prepare_threads(self) -> int:
-        return self.audio.prepare_threads if self.kind == "audio" else self.text.prepare_threads
+        if self.kind == "audio":
+            return self.audio.prepare_threads
+        return self.image.prepare_threads if self.kind == "image" else self.text.prepare_threads
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -172,8 +176,7 @@ class RerankRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     max_tokens_per_document: int | None = None
 
 
-# Later pipelines add their requests to this union.
-Request = TextRequest | EmbeddingRequest | RerankRequest | TranscriptionRequest | StreamRequest
+Request = TextRequest | EmbeddingRequest | RerankRequest | TranscriptionRequest | StreamRequest | ImageRequest
 
 
 # --- gateway to worker ------------------------------------------------------------------------------------------------
@@ -305,7 +308,7 @@ class Failed(Struct, frozen=True, tag="failed"):
     param: str | None = None
 
 
-Said = Delta | ChoiceDone | Vectors | Scores | AudioEvent  # between Accepted and the end
+Said = Delta | ChoiceDone | Vectors | Scores | AudioEvent | ImageEvent  # between Accepted and the end
 Event = Accepted | Said | Done | Failed
 
 

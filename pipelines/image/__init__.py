@@ -1,0 +1,1 @@
+"""Images: denoising as a continuously batched step loop."""

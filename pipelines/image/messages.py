@@ -1,0 +1,80 @@
+"""What the gateway and an image worker say to each other."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+OutputFormat = Literal["png", "jpeg", "webp"]
+
+
+class ImageOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The `[models.image]` table of an image model. None: chosen at start from the model and the machine."""
+
+    max_batch: int | None = None  # rows of one denoiser call, unconditional ones included; None: found by measurement
+    max_images: int = 32  # images open at once
+    max_steps: int = 150  # of one image
+    max_pixels: int = 4_194_304  # of one image
+    default_steps: int | None = None  # None: as the model's card or family has it
+    default_guidance: float | None = None
+    prepare_threads: int = 2
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+class ImageRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="image_generation"):
+    """`n` images of one prompt; image k is what one image with `seed + k` would be. None: the model's default."""
+
+    prompt: str
+    negative_prompt: str = ""
+    n: int = 1
+    width: int | None = None  # pixels
+    height: int | None = None
+    seed: int | None = None  # None: chosen, and told with each picture
+    steps: int | None = None
+    guidance_scale: float | None = None
+    scheduler: str | None = None  # ddim | euler | euler_a | dpmpp_2m | dpmpp_2m_karras | unipc | lcm | flow_match_euler
+    partial_images: int = 0  # previews of each image, spread over its steps
+    progress: bool = False  # whether each step is told
+    output_format: OutputFormat = "png"
+    output_compression: int | None = None  # 0…100: quality of jpeg and webp; None: the format's usual
+    image: str | None = None  # a file in the spool to start from
+    mask: str | None = None  # a file in the spool: where it is transparent, `image` is drawn anew
+    strength: float | None = None  # 0…1: how far from `image`; None: 0.8
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+class Picture(Struct, frozen=True, tag="picture"):
+    """A finished image, encoded in the format that was asked for."""
+
+    id: str
+    index: int
+    seed: int
+    width: int
+    height: int
+    data: bytes
+
+
+class Preview(Struct, frozen=True, tag="preview"):
+    """What an image looks like so far, at its full size, in the format that was asked for."""
+
+    id: str
+    index: int
+    number: int  # 0 … partial_images - 1
+    width: int
+    height: int
+    data: bytes
+
+
+class Denoised(Struct, frozen=True, tag="denoised"):
+    """Step `step` of `steps` of an image is done. Told where the request asked for it."""
+
+    id: str
+    index: int
+    step: int  # 1 … steps
+    steps: int
+
+
+ImageEvent = Picture | Preview | Denoised
