@@ -17,12 +17,14 @@ from gateway.controllers.audio import AudioController
 from gateway.controllers.chat import ChatController
 from gateway.controllers.completions import CompletionsController
 from gateway.controllers.embeddings import EmbeddingsController
+from gateway.controllers.images import ImagesController
 from gateway.controllers.metrics import MetricsController
 from gateway.controllers.realtime import RealtimeController
 from gateway.controllers.system import SystemController
 from gateway.dispatch import Dispatcher
 from gateway.errors import exception_handlers
 from gateway.fleet import Fleet
+from gateway.gallery import Gallery
 from gateway.openapi import openapi_config
 from gateway.settings import Settings
 from gateway.spool import Spool
@@ -35,10 +37,11 @@ WORKER_DRAIN_S = 5.0
 def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started: bool = False) -> Litestar:
     """The application over a fleet, which it starts (unless that was done) and drains.
 
-    Handlers may ask for `settings`, `fleet`, `registry`, `dispatcher`, `spool` and `principal` by name; the id of the
-    request and its arrival are in `scope["state"]`.
+    Handlers may ask for `settings`, `fleet`, `registry`, `dispatcher`, `spool`, `gallery` and `principal` by name; the
+    id of the request and its arrival are in `scope["state"]`.
     """
     spool = Spool(Path(settings.server.spool_dir), settings.server.spool_max_bytes)
+    gallery = Gallery(spool, settings.server)
     dispatcher = Dispatcher(registry, fleet)
 
     @asynccontextmanager
@@ -50,6 +53,7 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
             yield
         finally:
             await fleet.drain(WORKER_DRAIN_S)
+            gallery.close()
             spool.close()
 
     app = Litestar(
@@ -61,12 +65,14 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
             EmbeddingsController,
             AudioController,
             RealtimeController,
+            ImagesController,
         ],
         dependencies={
             "settings": Provide(lambda: settings, sync_to_thread=False),
             "fleet": Provide(lambda: fleet, sync_to_thread=False),
             "registry": Provide(lambda: registry, sync_to_thread=False),
             "dispatcher": Provide(lambda: dispatcher, sync_to_thread=False),
+            "gallery": Provide(lambda: gallery, sync_to_thread=False),
             "spool": Provide(lambda: spool, sync_to_thread=False),
             "principal": Provide(_principal, sync_to_thread=False),
         },

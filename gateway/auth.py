@@ -9,12 +9,15 @@ from msgspec import Struct
 
 from gateway.asgi import App, Receive, Scope, Send, header
 from gateway.errors import unauthorized
+from gateway.gallery import FILES
 from gateway.settings import KeySettings
 from pipelines.messages import Priority
 
-# Exactly these, as the client wrote them; `/ready/NAME` beside them.
+# Exactly these, as the client wrote them; `/ready/NAME` and pictures kept for their address beside them.
 OPEN_PATHS = frozenset({"/health", "/ready"})
 OPEN_PREFIX = "/ready/"
+# A picture behind an address that nobody can guess: a page's <img> sends no key.
+_PICTURE = re.compile(re.escape(FILES) + r"/[A-Za-z0-9_-]+\.[a-z]+")
 METRICS_PATHS = frozenset({"/metrics", "/v1/metrics"})
 
 # Browsers can send no header with a WebSocket; OpenAI's clients put the key among the subprotocols.
@@ -63,6 +66,10 @@ class Keyring:
         return found
 
 
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(OPEN_PREFIX) or _PICTURE.fullmatch(path) is not None
+
+
 def _is_metrics(path: str) -> bool:
     """Whether the router takes a path, as the client wrote it, for one of the metrics'."""
     return _DUPLICATE_SLASHES.sub("/", path).rstrip("/") in METRICS_PATHS
@@ -77,7 +84,7 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if path in OPEN_PATHS or path.startswith(OPEN_PREFIX) or not self._keyring.guards(path):
+        if _is_open(path) or not self._keyring.guards(path):
             principal: Principal | None = ANONYMOUS
         else:
             key = presented_key(scope)

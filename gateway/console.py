@@ -20,6 +20,7 @@ ENDPOINTS = (
     ("embedding", "POST", "/v1/rerank", "documents by relevance to a query"),
     ("audio", "POST", "/v1/audio/transcriptions", "speech to text; /v1/audio/translations: to English"),
     ("audio", "WS", "/v1/realtime, /v1/audio/stream", "live transcription"),
+    ("image", "POST", "/v1/images/generations", "pictures of a text; /v1/images/edits: of a picture and a text"),
     (None, "GET", "/v1/models", "what is served"),
     (None, "GET", "/metrics, /v1/metrics", "Prometheus, JSON percentiles"),
     (None, "GET", "/health, /ready", "for probes; open"),

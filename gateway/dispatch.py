@@ -41,6 +41,14 @@ class Output(Protocol):
         ...
 
 
+class Settling(Protocol):
+    """An output of which something has to be put in place before it is finished."""
+
+    async def settle(self) -> None:
+        """Raises ApiError, or is cancelled: it leaves nothing behind then."""
+        ...
+
+
 class Reply:
     """The ASGI response that runs an exchange.
 
@@ -48,9 +56,16 @@ class Reply:
     streamed or not; the client is watched from the start, in the queue too.
     """
 
-    def __init__(self, exchange: Exchange, output: Output, content_type: bytes = b"application/json") -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        output: Output,
+        content_type: bytes = b"application/json",
+        settling: Settling | None = None,
+    ) -> None:
         self._exchange = exchange
         self._output = output
+        self._settling = settling
         self._content_type = content_type  # of an answer that is one body
         self._started = False
         self._last = False  # the last bytes are on their way: a client that leaves now has all of it
@@ -99,6 +114,8 @@ class Reply:
                     case Accepted():
                         pass
                     case Done():
+                        if self._settling is not None:
+                            await self._settling.settle()
                         data += output.finish(event, phases(exchange.timeline))
                         await self._send(send, data, last=True)
                         return
@@ -183,22 +200,29 @@ class Dispatcher:
             )
         return route
 
-    def audio_route(self, model: str) -> Route:
-        """The route of an audio model; with no name, of the first. Raises ApiError (404, 400)."""
+    def route_or_first(self, model: str | None, kind: str) -> Route:
+        """The same; with no name, of the first model of the kind. Raises ApiError (404, 400)."""
         if model:
-            return self.route(model, "audio")
+            return self.route(model, kind)
         for route in self._fleet.routes:
-            if route.kind == "audio":
+            if route.kind == kind:
                 return self._fleet.route(route.name)
-        raise errors.model_not_found("", [each.name for each in self._fleet.routes])
+        raise errors.no_model(kind)
 
     def live(self, id: str, route: Route, request: StreamRequest, priority: Priority, timeline: Timeline) -> LiveCall:
         """A live stream that is yet to be opened."""
         return LiveCall(id, route, request, priority, timeline, self._registry)
 
-    def reply(self, job: Job, output: Output, timeline: Timeline, content_type: bytes = b"application/json") -> Reply:
+    def reply(
+        self,
+        job: Job,
+        output: Output,
+        timeline: Timeline,
+        content_type: bytes = b"application/json",
+        settling: Settling | None = None,
+    ) -> Reply:
         """The response to a valid request; nothing happens before it is called."""
-        return Reply(Exchange(job, timeline, self._registry), output, content_type)
+        return Reply(Exchange(job, timeline, self._registry), output, content_type, settling)
 
 
 def timing_header(spent: Phases) -> bytes:

@@ -100,6 +100,22 @@ def model_not_found(name: str, known: Iterable[str], *, param: str | None = "mod
     return ApiError(404, f"Model {name!r} is not served here. Known: {listed}.", code="model_not_found", param=param)
 
 
+def no_model(kind: str) -> ApiError:
+    """404 for a request that names no model, where none of the kind that it needs is served."""
+    return ApiError(404, f"No model for {kind} is served here.", code="model_not_found", param="model")
+
+
+def not_found(message: str) -> ApiError:
+    return ApiError(404, message, code="not_found")
+
+
+def spool_full(max_bytes: int, what: str, *, reading: bool = False) -> ApiError:
+    """507: `what` finds no room on the server. `reading`: the client is still sending it."""
+    message = f"The server has no room for {what}: it keeps {max_bytes} bytes."
+    headers = {"x-should-retry": "false"} | ({"connection": "close"} if reading else {})
+    return ApiError(507, message, code="spool_full", headers=headers)
+
+
 def request_timeout(seconds: float) -> ApiError:
     """408: the client did not send its body in time."""
     message = f"The request body did not arrive within {seconds:g} s."

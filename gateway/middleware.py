@@ -17,7 +17,7 @@ from gateway.settings import Settings, is_loopback
 
 EXPOSED_HEADERS = b"x-request-id, x-gateway-timing, retry-after, x-should-retry"
 PREFLIGHT_MAX_AGE = b"600"  # seconds
-UPLOAD_PREFIX = "/v1/audio/"  # what is sent there is media, written to the spool as it comes
+UPLOAD_PREFIXES = ("/v1/audio/", "/v1/images/edits")  # what is sent there is media, written to the spool as it comes
 REMEMBERED_HOSTS = 128
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
@@ -192,7 +192,7 @@ class BodyGuard:
         self._max_upload_bytes = max_upload_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        max_bytes = self._max_upload_bytes if scope["path"].startswith(UPLOAD_PREFIX) else self._max_bytes
+        max_bytes = self._max_upload_bytes if scope["path"].startswith(UPLOAD_PREFIXES) else self._max_bytes
         length = header(scope, b"content-length")
         if length is not None and length.isdigit() and int(length) > max_bytes:
             raise payload_too_large(max_bytes)

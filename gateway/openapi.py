@@ -1,7 +1,8 @@
 """The schema at `/schema/openapi.json`, and a page about it that loads nothing from elsewhere."""
 
+from collections.abc import Sequence
 from html import escape
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from litestar import Request
@@ -9,12 +10,14 @@ from litestar.datastructures import State
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, License, SecurityScheme
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from gateway import __version__
+from gateway.schemas.audio import TranscriptionForm
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.completions import CompletionRequest
 from gateway.schemas.embeddings import EmbeddingsRequest
+from gateway.schemas.images import EditForm, GenerationBody
 from gateway.schemas.rerank import RerankBody
 
 # Path -> the Struct that is decoded there.
@@ -23,7 +26,17 @@ BODIES: dict[str, type[Struct]] = {
     "/v1/completions": CompletionRequest,
     "/v1/embeddings": EmbeddingsRequest,
     "/v1/rerank": RerankBody,
+    "/v1/images/generations": GenerationBody,
 }
+
+# The same for forms, with the names of the files that belong to them; one that is marked "?" may be left out.
+FORMS: dict[str, tuple[type[Struct], tuple[str, ...]]] = {
+    "/v1/audio/transcriptions": (TranscriptionForm, ("file",)),
+    "/v1/audio/translations": (TranscriptionForm, ("file",)),
+    "/v1/images/edits": (EditForm, ("image", "mask?")),
+}
+
+_File = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;color:#1b1f24;background:#fff}
@@ -65,24 +78,29 @@ def openapi_config() -> OpenAPIConfig:
 
 
 def with_bodies(schema: dict[str, object]) -> dict[str, object]:
-    """The schema with the bodies of BODIES: those endpoints decode theirs themselves, so Litestar does not see them."""
-    references, components = msgspec.json.schema_components(
-        map(_describable, BODIES.values()), ref_template="#/components/schemas/{name}"
-    )
+    """The schema with BODIES and FORMS: those endpoints decode theirs themselves, so Litestar does not see them."""
+    types = {body: _describable(body) for body in BODIES.values()}
+    types |= {form: _describable(form, files) for form, files in FORMS.values()}
+    found, components = msgspec.json.schema_components(types.values(), ref_template="#/components/schemas/{name}")
+    references = dict(zip(types, found, strict=True))
+    bodies = [(path, "application/json", body) for path, body in BODIES.items()]
+    bodies += [(path, "multipart/form-data", form) for path, (form, _) in FORMS.items()]
     paths = {path: dict(_table(item)) for path, item in _table(schema.get("paths")).items()}
-    for path, reference in zip(BODIES, references, strict=True):
+    for path, media_type, of in bodies:
         if path in paths:
-            content = {"application/json": {"schema": reference}}
-            body = {"required": True, "content": content}
+            body = {"required": True, "content": {media_type: {"schema": references[of]}}}
             paths[path]["post"] = {**_table(paths[path].get("post")), "requestBody": body}
     known = _table(schema.get("components"))
     schemas = {**_table(known.get("schemas")), **components}
     return {**schema, "paths": paths, "components": {**known, "schemas": schemas}}
 
 
-def _describable(body: type[Struct]) -> type[Struct]:
-    """The same fields, where those that are taken as raw JSON may be anything: msgspec can't write their defaults."""
-    fields: list[tuple[str, object] | tuple[str, object, object]] = []
+def _describable(body: type[Struct], files: Sequence[str] = ()) -> type[Struct]:
+    """The same fields and `files`, where those that are taken as raw JSON may be anything: msgspec can't write their
+    defaults."""
+    fields: list[tuple[str, object] | tuple[str, object, object]] = [
+        (name[:-1], _File | None, None) if name.endswith("?") else (name, _File) for name in files
+    ]
     for field in msgspec.structs.fields(body):
         if field.type is Raw:
             fields.append((field.encode_name, Any, None))

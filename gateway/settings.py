@@ -17,6 +17,7 @@ from models.catalog import EMBEDDED, Kind
 from models.errors import ModelLoadError
 from models.source import detect_kind, resolve
 from pipelines.audio.messages import AudioOptions
+from pipelines.image.messages import ImageOptions
 from pipelines.messages import EmbeddingOptions, ModelSpec, Priority, TextOptions
 
 DEFAULT_FILE = "gateway.toml"
@@ -28,19 +29,23 @@ Count = Annotated[int, Meta(ge=1)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 # As a browser sends it, without a path; else it would match none.
 Origin = Annotated[str, Meta(pattern=r"^(\*|[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+/?)$")]
+# Scheme and host, and a path where a proxy serves the gateway under one.
+BaseUrl = Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$")]
 # A name or an address, without scheme and port.
 HostName = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_.-]+|[0-9A-Fa-f:.]+)$")]
 # A model's name or alias. Slashes, as in `org/name`, are part of it; spaces and controls are not.
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+/-]*$", max_length=200)]
 
 # Which pipeline runs a kind, in the worker. Nothing is imported here.
-PIPELINES = {
+PIPELINES: dict[Kind, str] = {
     "text": "pipelines.text.pipeline:TextPipeline",
     "embedding": "pipelines.embedding.pipeline:EmbeddingPipeline",
     "audio": "pipelines.audio.pipeline:AudioPipeline",
+    "image": "pipelines.image.pipeline:ImagePipeline",
 }
 
 MAX_BATCH_WAIT_MS = 1000
+MAX_GUIDANCE = 100
 
 
 class SettingsError(ValueError):
@@ -62,8 +67,13 @@ class ServerSettings(_Table, frozen=True):
     metrics_sha256: Sha256 | None = None  # of a key that opens the metrics and nothing else
     max_body_bytes: Bytes = 32 * 2**20
     max_upload_bytes: Bytes = 2**30  # the same for media files, which go to the spool
+    max_image_bytes: Bytes = 50 * 2**20  # of each picture of an upload
     spool_dir: str = "spool"
     spool_max_bytes: Bytes = 10 * 2**30
+    image_url_ttl_s: Seconds = 3600.0  # how long a picture can be fetched from its address
+    image_url_max_files: Count = 1000  # pictures kept for that; the oldest go first
+    image_url_max_bytes: Bytes = 2**30
+    public_url: BaseUrl | None = None  # what such an address begins with; None: as the request spelled this server
     header_timeout_s: Seconds = 10.0  # first byte of a request -> its last header
     body_timeout_s: Seconds = 60.0  # headers -> last byte of a JSON body
     keep_alive_s: Seconds = 75.0  # idle time before a connection is closed
@@ -113,6 +123,7 @@ class ModelSettings(_Table, frozen=True):
     text: TextOptions = TextOptions()
     embedding: EmbeddingOptions = EmbeddingOptions()
     audio: AudioOptions = AudioOptions()
+    image: ImageOptions = ImageOptions()
 
     def spec(self) -> ModelSpec:
         """What its workers need. Only for loaded settings."""
@@ -130,6 +141,7 @@ class ModelSettings(_Table, frozen=True):
             text=self.text,
             embedding=self.embedding,
             audio=self.audio,
+            image=self.image,
         )
 
 
@@ -217,6 +229,14 @@ def check(settings: Settings) -> None:
         for option in ("beam_size", "max_batch", "max_streams", "max_seconds", "max_buffer_seconds", "prepare_threads"):
             if getattr(model.audio, option) < 1:
                 raise _Invalid(f"models[{index}].audio.{option}", "expected a number >= 1")
+        for option in ("max_batch", "max_images", "max_steps", "max_pixels", "default_steps", "prepare_threads"):
+            value = getattr(model.image, option)
+            if value is not None and value < 1:
+                raise _Invalid(f"models[{index}].image.{option}", "expected a number >= 1")
+        if model.image.default_steps is not None and model.image.default_steps > model.image.max_steps:
+            raise _Invalid(f"models[{index}].image.default_steps", f"is more than max_steps, {model.image.max_steps}")
+        if model.image.default_guidance is not None and not 0 <= model.image.default_guidance <= MAX_GUIDANCE:
+            raise _Invalid(f"models[{index}].image.default_guidance", f"expected 0 to {MAX_GUIDANCE}")
         if model.embedding.max_batch_tokens is not None and model.embedding.max_batch_tokens < 1:
             raise _Invalid(f"models[{index}].embedding.max_batch_tokens", "expected a number >= 1")
         if not 0 <= model.embedding.max_wait_ms <= MAX_BATCH_WAIT_MS:
@@ -263,10 +283,7 @@ def _where(file: ConfigFile | None, key: str) -> str:
 
 def _with_kind(model: ModelSettings, key: str) -> ModelSettings:
     kind = model.kind or _kind(model, key)
-    pipeline = model.pipeline or PIPELINES.get(kind)
-    if pipeline is None:
-        raise _Invalid(f"{key}.kind", f"no pipeline for {kind!r} models yet; served kinds: {', '.join(PIPELINES)}")
-    return msgspec.structs.replace(model, kind=kind, pipeline=pipeline)
+    return msgspec.structs.replace(model, kind=kind, pipeline=model.pipeline or PIPELINES[kind])
 
 
 def _kind(model: ModelSettings, key: str) -> Kind:

@@ -24,6 +24,11 @@ def frame(payload: msgspec.Struct) -> bytes:
     return b"data: %b\n\n" % _encoder.encode(payload)
 
 
+def named_frame(name: str, payload: msgspec.Struct) -> bytes:
+    """The same under a name, for listeners that go by it."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), _encoder.encode(payload))
+
+
 def error_frame(body: bytes) -> bytes:
     """A failure after the status was sent. The stream ends with it: without `[DONE]`, no client takes it for whole.
 

@@ -9,6 +9,7 @@ from metrics.metric import PREFIX, Kind, Metric, counter, gauge, interval, span
 TEXT = ("text",)
 EMBEDDING = ("embedding",)
 AUDIO = ("audio",)
+IMAGE = ("image",)
 STATES = ("loading", "ready", "restarting", "failed", "draining", "stopped")  # of a replica
 
 # --- every pipeline: a request's life ---------------------------------------------------------------------------------
@@ -268,6 +269,41 @@ DROPPED_PARTIALS = counter(
 )
 OPEN_STREAMS = gauge("audio_open_streams", "streams", "Live streams that are open", pipelines=AUDIO)
 
+# --- images -----------------------------------------------------------------------------------------------------------
+
+ROWS = ("1", "2", "3-4", "5-8", "9-16", "17-32", "33+")  # of one denoiser call
+
+FIRST_PREVIEW = interval(
+    "first_preview",
+    "Time to first preview",
+    "arrival",
+    "first preview in hand in the gateway",
+    span(2e-2, 200),
+    note="Requests that asked for previews and got one.",
+    pipelines=IMAGE,
+)
+IMAGE_STEP = interval(
+    "image_step",
+    "Denoising step time, by rows",
+    "step begins",
+    "its results are on the host",
+    span(1e-3, 100),
+    note="Those of step_seconds of the kind denoise; texts are encoded in steps of the kind encode, pictures made in "
+    "such of the kind decode. step_rows by the count of step_seconds: the mean rows.",
+    label="rows",
+    values=ROWS,
+    pipelines=IMAGE,
+)
+IMAGES = counter("images", "images", "Images finished, of closed requests", pipelines=IMAGE)
+IMAGE_STEPS = counter(
+    "image_steps",
+    "steps",
+    "Denoising steps of closed requests, each image's counted on its own",
+    pipelines=IMAGE,
+)
+IMAGES_CANCELLED = counter("images_cancelled", "images", "Images not finished when their caller left", pipelines=IMAGE)
+IMAGE_BATCH_ROWS = gauge("image_batch_rows", "rows", "Rows that one denoiser call takes at most", pipelines=IMAGE)
+
 METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))  # in the order above
 INTERVALS = {metric.key.removesuffix("_seconds"): metric for metric in METRICS if metric.start}  # by field of Intervals
 
@@ -294,7 +330,8 @@ WORKER_COUNTERS = {
     )
 }
 WORKER_GAUGES = {
-    metric.key: metric for metric in (DEVICE_MEMORY, KV_BLOCKS, KV_BLOCKS_USED, KV_BLOCKS_CACHED, OPEN_STREAMS)
+    metric.key: metric
+    for metric in (DEVICE_MEMORY, KV_BLOCKS, KV_BLOCKS_USED, KV_BLOCKS_CACHED, OPEN_STREAMS, IMAGE_BATCH_ROWS)
 }
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ def interval(
     *,
     note: str = "",
     label: str = "",
+    values: tuple[str, ...] = (),
     pipelines: tuple[str, ...] = (),
 ) -> Metric:
     return Metric(
@@ -70,6 +71,7 @@ def interval(
         end=end,
         note=note,
         label=label,
+        values=values,
         buckets=buckets,
         pipelines=pipelines,
     )

@@ -47,6 +47,9 @@ class Registry:
         series.count(d.PROMPT_TOKENS, timeline.prompt_tokens)
         series.count(d.CACHED_TOKENS, timeline.cached_tokens)
         series.count(d.GENERATED_TOKENS, timeline.generated)
+        series.count(d.IMAGES, timeline.pictures)
+        series.count(d.IMAGE_STEPS, timeline.image_steps)
+        series.count(d.IMAGES_CANCELLED, timeline.images_given_up)
         met = verdict(series.objectives, timeline, derived)
         if met is not None:
             self._judge(series, met)
@@ -78,6 +81,8 @@ class Registry:
         series.observe(d.STEP, seconds, kind)
         series.count(d.STEP_ROWS, rows, kind)
         series.count(d.STEP_TOKENS, tokens, kind)
+        if kind == "denoise":
+            series.observe(d.IMAGE_STEP, seconds, _rows(rows))
 
     def stats(
         self,
@@ -167,6 +172,11 @@ class Registry:
         series.goodput.add(met)
         series.count(d.SLO_REQUESTS)
         series.count(d.SLO_MET, met)
+
+
+def _rows(rows: int) -> str:
+    """The value of `IMAGE_STEP`'s label for a number of rows: ranges that end at powers of two."""
+    return d.ROWS[min((max(1, rows) - 1).bit_length(), len(d.ROWS) - 1)]
 
 
 def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from itertools import chain, pairwise, repeat
 from time import monotonic
 
+LEFT = frozenset({"cancelled", "client_left"})  # outcomes of a request whose caller gave it up
 FINISHED = frozenset({"stop", "length", "tool_calls"})  # outcomes of a request that got what it asked for
 CALLER = frozenset(  # outcomes that the caller chose or caused: no word on how well the server did
     {"cancelled", "invalid_request", "context_length_exceeded", "model_not_found", "client_left"}
@@ -34,6 +35,10 @@ class Timeline:
     worker_decode: float = 0.0
     worker_total: float = 0.0
     media_seconds: float = 0.0  # of the audio or video that was transcribed
+    images: int = 0  # that were asked for
+    pictures: int = 0  # those of them that are finished
+    image_steps: int = 0  # denoising steps done, of all of them
+    first_preview: float | None = None  # received
     outcome: str = ""  # a finish reason, or an error code
 
     def wrote(self, since: float) -> None:
@@ -46,6 +51,11 @@ class Timeline:
     @property
     def finished(self) -> bool:
         return self.outcome in FINISHED
+
+    @property
+    def images_given_up(self) -> int:
+        """Images that were not finished when the caller gave the request up."""
+        return self.images - self.pictures if self.outcome in LEFT else 0
 
     @property
     def generated(self) -> int:
@@ -90,6 +100,7 @@ class Intervals:
     e2e: float | None = None
     overhead: float | None = None
     rtf: float | None = None  # a ratio, not seconds
+    first_preview: float | None = None
 
     def samples(self) -> Iterator[tuple[str, float | tuple[float, ...]]]:
         """(field, its sample or samples), fields without one left out."""
@@ -128,6 +139,7 @@ def intervals(timeline: Timeline) -> Intervals:
         e2e=_e2e(timeline) if timeline.outcome not in CALLER else None,
         overhead=_overhead(timeline) if worker else None,
         rtf=_rtf(timeline) if worker else None,
+        first_preview=timeline.first_preview - timeline.arrival if timeline.first_preview is not None else None,
     )
 
 

@@ -28,9 +28,10 @@ PLACES = {
     "prometheus_client": {"metrics"},
     "torch": {"pipelines", "models"},
     "transformers": {"pipelines", "models"},
+    "diffusers": {"pipelines", "models"},
 }
 # The process that serves HTTP never loads these, not even by way of something else.
-NEVER_IN_THE_GATEWAY = ("torch", "transformers", "onnxruntime", "ctranslate2")
+NEVER_IN_THE_GATEWAY = ("torch", "transformers", "diffusers", "onnxruntime", "ctranslate2")
 
 
 def imports(text: str) -> Iterator[tuple[int, str]]:

@@ -6,6 +6,7 @@ from time import monotonic
 
 from gateway.backends.mailbox import Mailbox
 from metrics.timeline import Timeline
+from pipelines.image.messages import Denoised, Picture, Preview
 from pipelines.messages import Abort, Accepted, Delta, Done, Event, Failed, Feed, ToWorker
 
 Send = Callable[[ToWorker], None]
@@ -59,6 +60,10 @@ class WorkerSession:
                 timeline.tokens.append((received, event.index, event.tokens))
             if self._closed:
                 return  # nobody reads it any more
+        elif isinstance(event, Picture | Preview | Denoised):
+            _stamp_image(timeline, event, received)
+            if self._closed:
+                return
         elif isinstance(event, Done):
             usage, timing = event.usage, event.timing
             timeline.prompt_tokens = usage.prompt_tokens
@@ -86,3 +91,13 @@ class WorkerSession:
         self._timeline.ended = received
         if not self.ended.done():
             self.ended.set_result(None)
+
+
+def _stamp_image(timeline: Timeline, event: Picture | Preview | Denoised, received: float) -> None:
+    match event:
+        case Denoised():
+            timeline.image_steps += 1
+        case Preview():
+            timeline.first_preview = timeline.first_preview or received
+        case Picture():
+            timeline.pictures += 1

@@ -31,18 +31,17 @@ class AudioController(Controller):
 
 
 async def _reply(request: HttpRequest, dispatcher: Dispatcher, spool: Spool, task: Task) -> Reply:
-    form = await read_form(request.headers.get("content-type", ""), request.stream(), spool, "file")
+    form = await read_form(request.headers.get("content-type", ""), request.stream(), spool, ("file",))
     try:
         return _job(request, dispatcher, form, task)
     except BaseException:
-        if form.file is not None:
-            form.file.unlink()
+        form.discard()
         raise
 
 
 def _job(request: HttpRequest, dispatcher: Dispatcher, form: Form, task: Task) -> Reply:
     wanted = parse_form(form.fields)
-    file = form.file
+    file = form.files.get("file")
     if file is None:
         raise bad_request("file", "'file' is required: the audio, as a file of the form.")
     if not file.size:

@@ -55,7 +55,7 @@ class RealtimeController(Controller):
             intent = socket.query_params.get("intent", "transcription")
             if intent != "transcription":
                 raise bad_request("intent", "'intent' is not valid; this endpoint transcribes: 'transcription'.")
-            route = dispatcher.audio_route(socket.query_params.get("model", ""))
+            route = dispatcher.route_or_first(socket.query_params.get("model"), "audio")
             opener = _Opener(socket, dispatcher)
             request = StreamRequest(rate=DEFAULT_RATE)
             call = await opener(route, request)
@@ -74,7 +74,7 @@ class RealtimeController(Controller):
         try:
             await _connect(socket)
             query = _query(socket.query_params)
-            route = dispatcher.audio_route(query.model)
+            route = dispatcher.route_or_first(query.model, "audio")
             call = await _Opener(socket, dispatcher)(route, _stream_request(query))
         except ApiError as error:
             await refuse(cast(Scope, socket.scope), cast(AsgiSend, socket.send), error)

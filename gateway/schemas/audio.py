@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta, Struct, ValidationError
 
 from gateway.errors import ApiError, bad_request, validation_error
+from gateway.schemas.forms import single
 from pipelines.audio.messages import TranscriptionRequest
 
 Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
@@ -55,12 +56,10 @@ def parse_form(fields: Mapping[str, Sequence[str]]) -> TranscriptionForm:
             known = values[name]
             assert isinstance(known, list)
             known += [value for value in given if value != ""]
-        elif len(given) > 1:
-            raise bad_request(name, f"{name!r} was sent more than once.")
         elif name.startswith("chunking_strategy[") and name.endswith("]"):
             strategy[name.removeprefix("chunking_strategy[").removesuffix("]")] = given[0]
-        elif given[0] != "":  # empty is how forms spell absent
-            values[name] = given[0]
+        elif (value := single(name, given)) is not None:
+            values[name] = value
     if strategy:
         values["chunking_strategy"] = strategy
     elif isinstance(plain := values.get("chunking_strategy"), str):

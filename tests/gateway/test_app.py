@@ -75,12 +75,18 @@ async def test_the_schema_names_every_route_and_field(tmp_path: Path) -> None:
         schema = (await client.get("/schema/openapi.json")).json()
         page = (await client.get("/schema")).text
     served = {route.path for route in app.routes if isinstance(route, HTTPRoute) and "/schema" not in route.path}
-    assert {re.sub(r":path", "", path) for path in served} == set(schema["paths"])
+    assert {re.sub(r":\w+", "", path) for path in served} == set(schema["paths"])
     chat = schema["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     fields = schema["components"]["schemas"][chat["$ref"].rsplit("/", 1)[1]]["properties"]
     assert {"messages", "temperature", "stream", "logit_bias", "max_completion_tokens", "user"} <= fields.keys()
+    edit = schema["paths"]["/v1/images/edits"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    form = schema["components"]["schemas"][edit["$ref"].rsplit("/", 1)[1]]
+    assert {"image", "mask", "prompt", "strength"} <= form["properties"].keys()
+    assert form["properties"]["image"]["format"] == "binary"
+    assert set(form["required"]) == {"image", "prompt"}
     for path in schema["paths"]:
         assert path in page
+    assert "negative_prompt" in page
     assert "logit_bias" in page
     assert "src=" not in page  # nothing from elsewhere
     assert page.count("http") == 0

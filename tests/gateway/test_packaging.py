@@ -15,6 +15,7 @@ import yaml
 from gateway import __version__
 from gateway.environment import SHORTHANDS, VariableError, overlay
 from gateway.settings import KeySettings, ModelSettings, ServerSettings, Settings, SloSettings, load_settings
+from pipelines.image.messages import ImageOptions
 from pipelines.messages import TextOptions
 
 ROOT = Path(__file__).parent.parent.parent
@@ -94,7 +95,7 @@ def test_the_example_names_every_key() -> None:
 
 
 def _tables() -> list[type]:
-    return [ServerSettings, KeySettings, ModelSettings, SloSettings, TextOptions]
+    return [ServerSettings, KeySettings, ModelSettings, SloSettings, TextOptions, ImageOptions]
 
 
 def test_documented_variables_exist() -> None:

@@ -5,6 +5,7 @@ import pytest
 from gateway.settings import ModelSettings, Settings, SettingsError, is_loopback, load_settings
 from models.catalog import Kind
 from pipelines.audio.messages import AudioOptions
+from pipelines.image.messages import ImageOptions
 from pipelines.messages import TextOptions
 
 MODELS = """\
@@ -142,7 +143,12 @@ def test_errors_name_line_and_key(file: Path, text: str, line: int, says: str) -
         ("max_num_seqs", "max_num_seq", 13, "models[1].text.max_num_seq: is not known; did you mean 'max_num_seqs'?"),
         ("= 4", "= 0", 13, "models[1].text.max_num_seqs: expected a number >= 1"),
         ("[models.text]\nmax_num_seqs", "[models.audio]\nbeam_size", 12, "models[1].audio: is for models of this kind"),
-        ('kind = "text"\nsource = "/models/f', 'kind = "image"\nsource = "/models/f', 3, "models[0].kind: no pipeline"),
+        (
+            'kind = "text"\nsource = "/models/f',
+            'kind = "video"\nsource = "/models/f',
+            3,
+            "models[0].kind: invalid enum",
+        ),
         ('"first"', '"fi rst"', 2, "models[0].name: "),
     ],
 )
@@ -186,6 +192,37 @@ def test_the_kind_is_read_from_the_files_where_it_is_not_given(file: Path) -> No
     file.write_text('[[models]]\nname = "a"\nsource = "/does/not/exist"\n')
     with pytest.raises(SettingsError, match=r"gateway.toml:3: models\[0\]\.source: "):
         load_settings(file, {})
+
+
+IMAGE = "[[models]]\nname = 'painter'\nkind = 'image'\nsource = '/painter'\n[models.image]\n"
+
+
+def test_an_image_model_has_its_table(file: Path) -> None:
+    model = load(file, IMAGE + "max_images = 3\ndefault_steps = 4\ndefault_guidance = 0\n\n").models[0]
+    assert model.pipeline == "pipelines.image.pipeline:ImagePipeline"
+    assert model.spec().image == ImageOptions(max_images=3, default_steps=4, default_guidance=0.0)
+    assert load(file, IMAGE, GATEWAY_MODELS__PAINTER__IMAGE__MAX_STEPS="9").models[0].image.max_steps == 9
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("max_images = 0", "models[0].image.max_images: expected a number >= 1"),
+        ("max_pixels = 0", "models[0].image.max_pixels: expected a number >= 1"),
+        ("max_batch = 0", "models[0].image.max_batch: expected a number >= 1"),
+        ("default_steps = 200", "models[0].image.default_steps: is more than max_steps, 150"),
+        ("default_guidance = -1.0", "models[0].image.default_guidance: expected 0 to 100"),
+        ("default_guidance = nan", "models[0].image.default_guidance: expected 0 to 100"),
+        ("max_stepz = 1", "models[0].image.max_stepz: is not known; did you mean 'max_steps'?"),
+    ],
+)
+def test_errors_of_image_models_name_the_key(file: Path, line: str, says: str) -> None:
+    assert refusal(file, f"{IMAGE}{line}\n\n").startswith(f"{file}:6: {says}")
+
+
+@pytest.mark.parametrize("url", ["images.example", "ftp://images.example", "https://images.example?x", "https://a b"])
+def test_a_public_url_is_one(file: Path, url: str) -> None:
+    assert "server.public_url: expected str matching" in refusal(file, f"[server]\npublic_url = '{url}'\n")
 
 
 def test_settings_print_no_key(file: Path) -> None:

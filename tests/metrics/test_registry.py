@@ -185,3 +185,28 @@ def test_snapshot() -> None:
     assert model["windows"]["1m"]["decode_seconds"]["p50"] is not None
     assert model["counters"]["requests:stop"] == 2
     assert model["gauges"]["running"] == 1
+
+
+def test_denoising_steps_are_told_by_their_rows() -> None:
+    registry = Registry()
+    for rows in range(1, 41):
+        registry.step("painter", "image", "denoise", rows, 0, 0.1)
+    registry.step("painter", "image", "decode", 1, 0, 0.1)
+    found = samples(registry)
+    counts = {label: found["gateway_image_step_seconds_count", label] for label in d.ROWS}
+    assert counts == {"1": 1, "2": 1, "3-4": 2, "5-8": 4, "9-16": 8, "17-32": 16, "33+": 8}
+    assert found["gateway_step_seconds_count", "denoise"] == 40
+    assert found["gateway_step_rows_total", "denoise"] == sum(range(1, 41))
+
+
+def test_images_are_counted_when_their_request_is_closed() -> None:
+    registry = Registry()
+    drawn = timeline(tokens=[], images=3, pictures=3, image_steps=30, first_preview=10.4)
+    left = timeline("client_left", tokens=[], images=4, pictures=1, image_steps=12)
+    for each in (drawn, left, timeline("internal_error", tokens=[], images=2, image_steps=1)):
+        registry.request("painter", "image", each)
+    found = samples(registry)
+    assert found["gateway_images_total",] == 4
+    assert found["gateway_image_steps_total",] == 43
+    assert found["gateway_images_cancelled_total",] == 3
+    assert found["gateway_first_preview_seconds_count",] == 1

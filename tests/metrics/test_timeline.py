@@ -97,6 +97,16 @@ def test_phases_add_up_to_the_total_but_for_the_gateway_s_own() -> None:
 
 
 def test_every_interval_is_defined() -> None:
-    derived = dict(intervals(timeline()).samples())
+    derived = dict(intervals(timeline(first_preview=10.3)).samples())
     assert set(derived) <= set(definitions.INTERVALS)
-    assert set(definitions.INTERVALS) == set(derived) | {"step", "first_partial", "final_latency"}
+    others = {"step", "image_step", "first_partial", "final_latency"}  # of no one request
+    assert set(definitions.INTERVALS) == set(derived) | others
+
+
+def test_what_comes_of_images_is_counted() -> None:
+    request = timeline("client_left", tokens=[], images=4, pictures=1, first_preview=10.2)
+    assert intervals(request).first_preview == pytest.approx(0.2)
+    assert request.images_given_up == 3
+    request.outcome = "worker_lost"
+    assert request.images_given_up == 0
+    assert intervals(timeline()).first_preview is None

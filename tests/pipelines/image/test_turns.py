@@ -1,0 +1,143 @@
+"""Which images a tick takes, and how many rows it has."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from models.diffusion.text import Conditioning
+from pipelines.base import Ticket
+from pipelines.image import rows
+from pipelines.image.job import ImageJob
+from pipelines.image.rows import RowCap, measure
+from pipelines.image.turns import Turns
+
+
+class Order:
+    """What a queue reads of one."""
+
+    def __init__(self, id: str, priority: Any, length: int) -> None:
+        self.ticket = Ticket(id, priority, 0.0)
+        self.id = id
+        self.guided = True
+        self.conditional = Conditioning(torch.zeros(length, 4))
+
+
+def job(id: str, *, edge: int = 8, priority: str = "interactive", length: int = 5) -> ImageJob:
+    order: Any = Order(id, priority, length)
+    nothing: Any = None
+    return ImageJob(order, 0, 0, nothing, nothing, latents=torch.zeros(1, 4, edge, edge))
+
+
+def run(turns: Turns, count: int, max_rows: int = 4) -> list[str]:
+    """Names of each batch."""
+    taken = []
+    for _ in range(count):
+        batch = turns.take(lambda _: max_rows)
+        turns.served(batch)
+        taken.append("".join(each.order.id for each in batch))
+    return taken
+
+
+def queue(*jobs: ImageJob) -> Turns:
+    turns = Turns()
+    for each in jobs:
+        turns.add(each)
+    return turns
+
+
+def test_everyone_of_one_shape_rides_along() -> None:
+    assert run(queue(job("a"), job("b"), job("c")), 2, max_rows=8) == ["abc", "abc"]
+
+
+def test_where_rows_are_short_turns_go_round() -> None:
+    assert run(queue(job("a"), job("b"), job("c")), 3) == ["ab", "ca", "bc"]
+
+
+def test_shapes_and_lengths_of_text_do_not_mix() -> None:
+    assert run(queue(job("a"), job("b", edge=16)), 2, max_rows=8)[0] == "a"
+    assert run(queue(job("a"), job("b", length=6)), 2, max_rows=8) == ["a", "b"]
+
+
+def test_shapes_share_the_work_by_latents() -> None:
+    """A large image's step is four small ones' worth."""
+    assert run(queue(job("a"), job("B", edge=16)), 10) == ["a", "B", "a", "a", "a", "a", "B", "a", "a", "a"]
+
+
+def test_newcomers_do_not_overtake_for_ever() -> None:
+    turns = queue(job("B", edge=16), job("a"))
+    served = 0
+    for number in range(200):
+        turns.add(job(f"{number}"))
+        for each in run(turns, 1):
+            served += "B" in each
+        turns.drop(f"{number - 3}")
+    assert served >= 10
+
+
+def test_whoever_comes_is_served_next() -> None:
+    turns = queue(job("a"), job("b"))
+    run(turns, 50)
+    turns.add(job("c"))
+    assert "c" in "".join(run(turns, 2))
+    assert run(turns, 30).count("c") < 20  # and makes up for nothing
+
+
+def test_one_request_alone() -> None:
+    turns = queue(job("a"), job("b"))
+    assert [each.order.id for each in turns.take(lambda _: 8, only="b")] == ["b"]
+    assert turns.take(lambda _: 8, only="gone") == []
+
+
+def test_an_image_is_never_split_from_its_unconditional_row() -> None:
+    assert run(queue(job("a"), job("b")), 2, max_rows=1) == ["a", "b"]
+    assert run(queue(job("a"), job("b")), 2, max_rows=3) == ["a", "b"]
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def test_larger_images_have_fewer_rows() -> None:
+    cap = RowCap(8, latents=64)
+    assert [cap.of(latents) for latents in (64, 128, 256, 4096, 1)] == [8, 4, 2, 2, rows.MOST]
+    assert RowCap(6).of(4096) == 6
+
+
+class Machine:
+    """Seconds of a call by its rows."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> None:
+        self.tried: list[int] = []
+
+        def timed(family: Any, size: Any, count: int) -> float:
+            self.tried.append(count)
+            return seconds[count]
+
+        monkeypatch.setattr(rows, "_seconds", timed)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wanted"),
+    [
+        ({1: 1e-3, 2: 1.1e-3, 4: 1.4e-3, 8: 2.7e-3, 16: 5.4e-3}, 4),  # flat beyond
+        ({1: 1e-3, 2: 2e-3, 4: 4e-3}, 2),  # nothing to gain: one image at a time
+        ({1: 1e-3, 2: 2.1e-3, 4: 2e-3, 8: 4e-3, 16: 8e-3}, 4),  # one bad reading
+        ({1: 3.0}, 2),  # slow anyway
+    ],
+)
+def test_rows_grow_while_each_gets_cheaper(
+    sd_folder: Any, monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], wanted: int
+) -> None:
+    from tests.pipelines.image.easel import Easel
+
+    machine = Machine(monkeypatch, seconds)
+    assert measure(Easel(sd_folder).family, None).rows == wanted
+    assert machine.tried == list(seconds)
+
+
+def test_the_operator_may_say_how_many(sd_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.pipelines.image.easel import Easel
+
+    machine = Machine(monkeypatch, {1: 1e-3})
+    assert measure(Easel(sd_folder).family, 12).rows == 12
+    assert machine.tried == [1]
