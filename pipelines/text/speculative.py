@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 SIZES = (4, 3, 2)  # tokens of the runs that are looked up, the longest first
 OPTIMISM = 0.6  # what an index is trusted at first
 MEMORY = 0.15  # the weight of the newest trial
-MARGIN = 1.1
+MARGIN = 1.25  # a row costs more where it is the first of a tile of them
 
 
 class SuffixIndex:
