@@ -35,6 +35,8 @@ class TextOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_num_batched_tokens: int = 512  # tokens in one step: the cap on a prefill beside running decodes
     kv_cache_tokens: int | None = None  # tokens in the KV pool, over all sequences
     prefix_cache: bool = True
+    speculation: Literal["ngram"] | None = None  # drafts: what followed the last tokens when they came before
+    max_draft: int = 8  # tokens of one draft
     dense_prefill: bool | None = None  # keep a bf16 copy of quantised weights for prefill (None: when memory allows)
     prepare_threads: int = 2
 
@@ -146,6 +148,7 @@ class TextRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="te
     sampling: Sampling = Sampling()
     n: int = 1
     echo: bool = False  # completions only: the prompt's own text (and log-probabilities) come first
+    max_draft: int | None = None  # tokens of one draft; None: as the model is configured, 0: no drafts
     salt: str = ""  # the tenant's: prefix blocks are shared only between equal salts. Set by the server
 
 
@@ -282,6 +285,8 @@ class Usage(Struct, frozen=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    drafted_tokens: int = 0  # verified
+    accepted_tokens: int = 0  # those of them that were right
 
 
 class Timing(Struct, frozen=True):

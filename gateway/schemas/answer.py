@@ -3,7 +3,7 @@
 import secrets
 import time
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from metrics.timeline import Phases
 from pipelines import messages
@@ -27,16 +27,31 @@ class PromptTokensDetails(Struct, frozen=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(Struct, frozen=True):
+    """Of speculation: drafted tokens that the model agreed with, and others."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class Usage(Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET  # where there were drafts
 
 
 def usage(of: messages.Usage) -> Usage:
     total = of.prompt_tokens + of.completion_tokens
-    return Usage(of.prompt_tokens, of.completion_tokens, total, PromptTokensDetails(of.cached_tokens))
+    drafts = CompletionTokensDetails(of.accepted_tokens, of.drafted_tokens - of.accepted_tokens)
+    return Usage(
+        of.prompt_tokens,
+        of.completion_tokens,
+        total,
+        PromptTokensDetails(of.cached_tokens),
+        drafts if of.drafted_tokens else UNSET,
+    )
 
 
 class Timing(Struct, frozen=True):

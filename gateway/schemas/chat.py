@@ -10,6 +10,7 @@ from gateway.schemas.sampling import (
     MAX_TOP_LOGPROBS,
     TextFields,
     check_stream_options,
+    max_draft,
     present,
     sampling,
     unsupported,
@@ -108,6 +109,7 @@ def to_text_request(body: ChatRequest, salt: str) -> TextRequest:
         prompts=[ChatPrompt(messages)],
         sampling=sampling(body, max_tokens=_max_tokens(body), logprobs=_logprobs(body)),
         n=body.choices,
+        max_draft=max_draft(body),
         salt=salt,
     )
 

@@ -11,6 +11,7 @@ from gateway.schemas.sampling import (
     TextFields,
     TokenId,
     check_stream_options,
+    max_draft,
     sampling,
     unsupported,
 )
@@ -48,6 +49,7 @@ def to_text_request(body: CompletionRequest, salt: str) -> TextRequest:
         sampling=sampling(body, max_tokens=body.max_tokens, logprobs=body.logprobs),
         n=body.choices,
         echo=bool(body.echo),
+        max_draft=max_draft(body),
         salt=salt,
     )
 

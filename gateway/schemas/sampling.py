@@ -1,6 +1,6 @@
 """What the text endpoints have in common: sampling parameters, streaming options, fields without effect."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct
 
@@ -10,6 +10,7 @@ from pipelines.messages import Sampling
 MAX_CHOICES = 128
 MAX_STOPS = 16
 MAX_TOP_LOGPROBS = 20
+MAX_DRAFT = 32
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -23,6 +24,11 @@ ABSENT = Raw()
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # padding against traffic analysis: only false is served
+
+
+class Speculation(Struct, frozen=True, forbid_unknown_fields=True):
+    kind: Literal["ngram"] = "ngram"
+    max_draft: Annotated[int, Meta(ge=1, le=MAX_DRAFT)] = 8
 
 
 class TextFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,6 +54,7 @@ class TextFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stop: Annotated[str, Meta(min_length=1)] | Stops | None = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
+    speculation: bool | Speculation | None = None  # false: no drafts; absent: as the model is configured
 
     # Accepted, without effect here.
     user: Raw = ABSENT
@@ -69,6 +76,19 @@ class TextFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def choices(self) -> int:
         return 1 if self.n is None else self.n
+
+
+def max_draft(body: TextFields) -> int | None:
+    """Tokens of one draft, 0 for none, None where the request doesn't say. Raises ApiError."""
+    match body.speculation:
+        case Speculation(max_draft=most):
+            return most
+        case True:
+            raise bad_request("speculation", "'speculation' must be false or an object with 'kind' and 'max_draft'.")
+        case False:
+            return 0
+        case _:
+            return None
 
 
 def present(raw: Raw) -> bool:

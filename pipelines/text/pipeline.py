@@ -18,8 +18,9 @@ from pipelines.text.postprocess import Postprocessor
 from pipelines.text.preparation import Preparer
 from pipelines.text.results import Result, read_logits
 from pipelines.text.runner import Runner
-from pipelines.text.scheduler import Plan, Scheduler
+from pipelines.text.scheduler import Chunk, Plan, Scheduler
 from pipelines.text.sequence import Sequence, State
+from pipelines.text.speculative import DraftTotals, StepCost
 from pipelines.text.vocabulary import Vocabulary
 
 
@@ -34,7 +35,7 @@ class TextPipeline:
         self._options = options
         self._runner = Runner(decoder, size.num_blocks)
         self._blocks = BlockManager(size.num_blocks, self._runner.block_size)
-        self._scheduler = _scheduler(self._blocks, decoder.tile, options, size)
+        self._scheduler = _scheduler(self._blocks, decoder.tile, options, size, self._runner.warm_up())
         vocabulary = Vocabulary(tokenizer, decoder.config.vocab_size)
         template = tokenizer.chat_template
         self._preparer = Preparer(
@@ -45,11 +46,12 @@ class TextPipeline:
             max_model_len=size.max_model_len,
             block_size=self._runner.block_size,
             prefix_cache=options.prefix_cache,
+            max_draft=options.max_draft if options.speculation else 0,
         )
         self._postprocessor = Postprocessor(vocabulary)
         self._max_model_len = size.max_model_len
         self._unchecked = False  # whether sequences have run since the blocks were last verified
-        self._runner.warm_up()
+        self._drafts = DraftTotals()
 
     @classmethod
     def load(cls, spec: ModelSpec) -> "tuple[TextPipeline, Ready]":
@@ -80,6 +82,7 @@ class TextPipeline:
                 **self._decoder.details(),
                 "kv_cache_tokens": str(self._blocks.num_blocks * self._blocks.block_size),
                 "prefix_cache": "on" if self._options.prefix_cache else "off",
+                "speculation": self._options.speculation or "off",
             },
         )
 
@@ -130,7 +133,7 @@ class TextPipeline:
             raise StepFailed(plan.request_ids, cause) from cause
 
     def _postprocess(self, plan: Plan, results: list[Result], started: float, ended: float) -> list[Event]:
-        self._scheduler.commit(plan)
+        self._scheduler.commit(plan, [result.accepted for result in results])
         events: list[Event] = []
         for chunk, result in zip(plan.chunks, results, strict=True):
             sequence = chunk.sequence
@@ -145,12 +148,25 @@ class TextPipeline:
                 continue
             if chunk.scores:
                 self._postprocessor.score(sequence, chunk.start + 1, result.scores)
-            if sequence.computed == len(sequence.tokens):
-                said, done = self._postprocessor.advance(sequence, result.choice, ended)
-                events.extend(said)
-                if done:
-                    self._scheduler.finish(sequence)
+            if sequence.drafting is not None and result.choices:
+                self._learn(chunk, result)
+            if sequence.computed >= len(sequence.tokens):
+                for choice in result.choices or (None,):
+                    said, done = self._postprocessor.advance(sequence, choice, ended)
+                    events.extend(said)
+                    if done:  # what was drafted behind an end is not said
+                        self._scheduler.finish(sequence)
+                        break
         return events
+
+    def _learn(self, chunk: Chunk, result: Result) -> None:
+        sequence, drafted = chunk.sequence, len(chunk.drafts)
+        assert sequence.drafting is not None
+        sequence.drafting.learn(drafted, result.accepted, result.choices[0].token)
+        if drafted:
+            self._drafts.add(drafted, result.accepted)
+            sequence.group.drafted += drafted
+            sequence.group.accepted += result.accepted
 
     # --- counters -----------------------------------------------------------------------------------------------------
 
@@ -174,6 +190,7 @@ class TextPipeline:
                 "prefix_query_tokens": scheduler.prefix_query_tokens,
                 "prefix_hit_tokens": scheduler.prefix_hit_tokens,
                 "preemptions": scheduler.num_preemptions,
+                **self._drafts.counters(),
             },
             gauges=gauges,
         )
@@ -190,7 +207,7 @@ def _cache_size(decoder: Decoder, options: TextOptions) -> CacheSize:
     )
 
 
-def _scheduler(blocks: BlockManager, tile: int, options: TextOptions, size: CacheSize) -> Scheduler:
+def _scheduler(blocks: BlockManager, tile: int, options: TextOptions, size: CacheSize, cost: StepCost) -> Scheduler:
     try:
         return Scheduler(
             blocks,
@@ -198,6 +215,7 @@ def _scheduler(blocks: BlockManager, tile: int, options: TextOptions, size: Cach
             max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=options.max_num_batched_tokens,
             max_model_len=size.max_model_len,
+            cost=cost,
         )
     except ValueError as error:
         raise ModelError(f"text.max_num_batched_tokens, text.max_num_seqs: {error}") from error

@@ -15,6 +15,7 @@ from pipelines.text.output import Output
 from pipelines.text.prefix import PrefixKey, prefix_keys
 from pipelines.text.sampling import SamplingParams, TokenCounts
 from pipelines.text.sequence import Group, Sequence
+from pipelines.text.speculative import Drafting
 from pipelines.text.validation import validate
 from pipelines.text.vocabulary import Vocabulary
 
@@ -45,7 +46,9 @@ class Preparer:
         max_model_len: int,
         block_size: int,
         prefix_cache: bool,
+        max_draft: int = 0,
     ) -> None:
+        """`max_draft`: of requests that don't say; 0: no drafts."""
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._generation = generation
@@ -53,6 +56,7 @@ class Preparer:
         self._max_model_len = max_model_len
         self._block_size = block_size
         self._prefix_cache = prefix_cache
+        self._max_draft = max_draft
         self._eos_ids = tokenizer.eos_ids | generation.eos_ids
         self._own = threading.local()
 
@@ -95,6 +99,7 @@ class Preparer:
         first: int,
     ) -> list[Sequence]:
         choices: list[Sequence] = []
+        most = self._max_draft if request.max_draft is None else request.max_draft
         for number in range(request.n):
             own = replace(params, seed=(params.seed + number) % 2**64)
             wanted = request.echo and params.logprobs is not None
@@ -109,6 +114,7 @@ class Preparer:
                     keys=keys,
                     leader=choices[0] if choices else None,
                     counts=TokenCounts(tokens.ids) if own.penalised else None,
+                    drafting=Drafting(most) if most else None,
                     prompt_logprobs=[self._vocabulary.logprob(tokens.ids[0], None)] if wanted else None,
                 )
             )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from time import perf_counter
 from typing import Literal
 
 import torch
@@ -10,6 +11,10 @@ from torch import Tensor
 from models.batch import ForwardBatch, Segment
 from models.decoder import Decoder
 from pipelines.text.scheduler import Chunk, Plan
+from pipelines.text.speculative import StepCost
+
+TRIALS = 3  # of each size of a step that is timed
+VERIFIED = 8  # rows of the larger one
 
 
 class Runner:
@@ -37,7 +42,7 @@ class Runner:
             ids = [chunk.sequence.tokens[chunk.start] for chunk in chunks]
             positions = [chunk.start for chunk in chunks]
         else:
-            ids = chain.from_iterable(c.sequence.tokens[c.start : c.start + c.length] for c in chunks)
+            ids = chain.from_iterable(chunk.ids for chunk in chunks)
             positions = chain.from_iterable(range(c.start, c.start + c.length) for c in chunks)
         return self._decoder.forward(
             ForwardBatch(kind, self._tensor(ids), self._tensor(positions), segments, self._logit_rows(chunks)),
@@ -59,22 +64,24 @@ class Runner:
         return torch.tensor(list(values), dtype=torch.int64).to(self._decoder.device)
 
     @torch.inference_mode()
-    def warm_up(self) -> None:
-        """Run each kind of forward once, so that the first request does not pay for what is set up lazily.
+    def warm_up(self) -> StepCost:
+        """Run each kind of forward, so that no request pays for what is set up lazily; what decode steps cost.
 
         Writes into blocks that no sequence holds yet.
         """
         tile = self._decoder.tile
-        table = range(-(-(tile + 1) // self.block_size))
-        for kind, length, context in (("prefill", tile, 0), ("decode", 1, tile), ("decode", 1, tile)):
-            ids, positions = self._tensor([0] * length), self._tensor(range(context, context + length))
-            segment = Segment(length, context, table)
-            self._decoder.forward(
-                ForwardBatch(
-                    "prefill" if kind == "prefill" else "decode", ids, positions, [segment], self._tensor([length - 1])
-                ),
-                self._cache,
-            )
+        self._time("prefill", tile, 0)
+        one, several = (min(self._time("decode", rows, tile - rows) for _ in range(TRIALS)) for rows in (1, VERIFIED))
+        return StepCost.of(one, several, VERIFIED)
+
+    def _time(self, kind: Literal["decode", "prefill"], length: int, context: int) -> float:
+        """Seconds of a forward of so many rows of one sequence, behind `context` positions."""
+        ids, positions = self._tensor([0] * length), self._tensor(range(context, context + length))
+        segment = Segment(length, context, range(-(-(context + length) // self.block_size)))
+        began = perf_counter()
+        logits = self._decoder.forward(ForwardBatch(kind, ids, positions, [segment]), self._cache)
+        logits[:, 0].cpu()  # a GPU has finished then
+        return perf_counter() - began
 
 
 def _forwards(plan: Plan) -> Iterator[tuple[Literal["decode", "prefill"], Sequence[Chunk]]]:

@@ -83,6 +83,13 @@ class TokenCounts:
         self._ids[slot] = token
         self._counts[slot] += 1
 
+    def extended(self, token: int) -> "TokenCounts":
+        """A copy with one more generated token."""
+        copy = object.__new__(TokenCounts)
+        copy._slots, copy._ids, copy._counts = dict(self._slots), self._ids.copy(), self._counts.copy()
+        copy.add(token)
+        return copy
+
     def apply(self, logits: Floats, params: SamplingParams) -> None:
         """Penalise `logits` [vocab] in place.
 

@@ -2,10 +2,12 @@
 
 from bisect import insort
 from collections import deque
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
 from pipelines.text.block_manager import BlockManager
 from pipelines.text.sequence import Sequence, State
+from pipelines.text.speculative import StepCost
 
 INTERACTIVE, BATCH = 0, 1
 BATCH_SHARE = 8  # of so many admissions, one is of the batch class while any of it waits
@@ -23,11 +25,18 @@ class Chunk:
     length: int
     draws: bool  # the last row gives the sequence's next token
     scores: bool = False  # every row gives the log-probability of the prompt token after it
+    drafts: tuple[int, ...] = ()  # the tokens of its last rows, to be verified: the row before each draws too
 
     @property
     def logits(self) -> int:
         """The number of last rows whose logits are wanted."""
-        return self.length if self.scores else int(self.draws)
+        return self.length if self.scores else int(self.draws) + len(self.drafts)
+
+    @property
+    def ids(self) -> list[int]:
+        """The tokens of its rows."""
+        own = self.length - len(self.drafts)
+        return [*self.sequence.tokens[self.start : self.start + own], *self.drafts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,9 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         max_model_len: int,
+        cost: StepCost | None = None,
     ) -> None:
+        """`cost`: of decode steps, by which drafts are weighed; None: all of them pay."""
         if max_num_batched_tokens < max_num_seqs + tile:
             raise ValueError(f"a step of {max_num_batched_tokens} tokens has no room for a tile beside all decodes")
         if blocks.blocks_for(max_model_len) > blocks.num_blocks:
@@ -86,6 +97,7 @@ class Scheduler:
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_model_len = max_model_len
+        self._cost = cost or StepCost(1.0, 0.0)
         self._running: list[Sequence] = []  # by (rank, order): the last is the first to be put back
         self._waiting: tuple[deque[Sequence], deque[Sequence]] = (deque(), deque())  # by rank
         self._arrivals = 0
@@ -151,10 +163,11 @@ class Scheduler:
                 budget -= chunk.length
         return Plan(tuple(decode), tuple(prefill))
 
-    def commit(self, plan: Plan) -> None:
-        """The step has run: its keys and values are in the cache."""
-        for chunk in plan.chunks:
-            chunk.sequence.computed += chunk.length
+    def commit(self, plan: Plan, accepted: Rows[int]) -> None:
+        """The step has run: its keys and values are in the cache. `accepted`: drafts of each chunk; those of the others
+        will be overwritten."""
+        for chunk, right in zip(plan.chunks, accepted, strict=True):
+            chunk.sequence.computed += chunk.length - len(chunk.drafts) + right
         for chunk in plan.prefill:
             sequence = chunk.sequence
             if sequence.keys:
@@ -179,7 +192,26 @@ class Scheduler:
         length = min(ahead, REPLAY_ROWS, max(1, budget - len(self._running)))
         if not self._grow(sequence, sequence.computed + length):
             return None
-        return Chunk(sequence, sequence.computed, length, draws=length == ahead)
+        drafts = self._drafts(sequence, budget) if ahead == 1 else ()
+        return Chunk(sequence, sequence.computed, length + len(drafts), draws=length == ahead, drafts=drafts)
+
+    def _drafts(self, sequence: Sequence, budget: int) -> tuple[int, ...]:
+        """What is worth verifying after the next token, with the blocks and the budget that nobody else waits for."""
+        drafting = sequence.drafting
+        if drafting is None:
+            return ()
+        spare = (budget - len(self._running)) // max(1, len(self._running))
+        left = sequence.params.max_tokens - sequence.num_output - 1
+        context = self._max_model_len - len(sequence.tokens)
+        drafts = drafting.draft(
+            sequence.tokens, max(0, min(spare, left, context)), self._cost.threshold(len(self._running))
+        )
+        missing = self._blocks.blocks_for(sequence.computed + 1 + len(drafts)) - len(sequence.table)
+        if missing > 0:
+            if not self._blocks.can_append(missing + len(self._running)):
+                return ()
+            self._blocks.append(sequence.table, missing)
+        return drafts
 
     def _prefill_chunk(self, sequence: Sequence, budget: int) -> Chunk | None:
         """As much of the prompt as the budget allows; None where that is less than a tile."""

@@ -8,6 +8,7 @@ from pipelines.messages import TokenLogprob
 from pipelines.text.output import Output
 from pipelines.text.prefix import PrefixKey
 from pipelines.text.sampling import SamplingParams, TokenCounts
+from pipelines.text.speculative import Drafting
 
 
 class State(Enum):
@@ -29,6 +30,8 @@ class Group:
     unfinished: int = 0
     prompt_tokens: int = 0  # of each prompt once, however many choices it has
     cached_tokens: int = 0  # those of them that the prefix cache had
+    drafted: int = 0  # tokens proposed and verified
+    accepted: int = 0  # those of them that the output has
     completion_tokens: int = 0  # generated; the EOS or stop token that ended a choice is one of them
 
 
@@ -54,6 +57,7 @@ class Sequence:
         None  # the first choice of the same prompt: it computes the blocks that the others reuse
     )
     counts: TokenCounts | None = None  # only where penalties need them
+    drafting: Drafting | None = None  # where drafts are wanted
     prompt_logprobs: list[TokenLogprob] | None = None  # wanted; of the prompt's first positions, as far as computed
 
     prompt_length: int = field(init=False)

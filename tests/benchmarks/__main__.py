@@ -19,11 +19,12 @@ from tests.benchmarks import (
     overhead,
     prefix_hit,
     preparing,
+    speculation,
     streams,
     versus_llama,
     versus_transformers,
 )
-from tests.benchmarks.figures import Figure
+from tests.benchmarks.figures import Comparison, Figure
 from tests.benchmarks.harness import Bench
 from tests.benchmarks.machine import describe
 from tests.benchmarks.processes import ROOT, MeasurementFailed
@@ -34,6 +35,7 @@ COMPARISONS: Mapping[str, Callable[[Bench], Iterator[Figure]]] = {
     "transformers": versus_transformers.compare,
     "streams": streams.compare,
     "prefix": prefix_hit.compare,
+    "speculation": speculation.compare,
     "http": http_streaming.compare,
     "preparing": preparing.compare,
     "overhead": overhead.compare,
@@ -51,32 +53,41 @@ ROUNDS = 5
 def main() -> int:
     """1 where a comparison failed or a figure is below its floor."""
     arguments = _arguments()
-    started = time.monotonic()
     bench = Bench(rounds=1 if arguments.quick else ROUNDS, quick=arguments.quick, threads=arguments.threads, say=_say)
-    figures: list[Figure] = []
+    everything = not arguments.only and not arguments.quick
+    out = arguments.out or (ROOT / "docs" if everything else None)
     failed = False
     try:
         for name in arguments.only or COMPARISONS:
             _say(f"== {name}")
-            try:
-                for figure in COMPARISONS[name](bench):
-                    if not figures or figures[-1].definition != figure.definition:
-                        print(f"{figure.definition}:")
-                    figures.append(figure)
-                    print(f"  {line(figure)}", flush=True)
-            except MeasurementFailed as reason:
-                failed = True
-                bench.notes.append(f"{name} was not measured in full: {reason}")
-                _say(bench.notes[-1])
+            comparison, whole = _measure(bench, name)
+            failed = failed or not whole or any(each.verdict == "below the floor" for each in comparison.figures)
+            if out:
+                write(out, describe(), [comparison])
     finally:
         bench.close()
+    return int(failed)
+
+
+def _measure(bench: Bench, name: str) -> tuple[Comparison, bool]:
+    """What it yields, printed as it comes, and whether it came to its end."""
+    started = time.monotonic()
+    figures: list[Figure] = []
+    whole = True
+    bench.notes.clear()
+    try:
+        for figure in COMPARISONS[name](bench):
+            if not figures or figures[-1].definition != figure.definition:
+                print(f"{figure.definition}:")
+            figures.append(figure)
+            print(f"  {line(figure)}", flush=True)
+    except MeasurementFailed as reason:
+        whole = False
+        bench.notes.append(f"{name} was not measured in full: {reason}")
     for note in bench.notes:
         _say(f"note: {note}")
-    everything = not arguments.only and not arguments.quick
-    out = arguments.out or (ROOT / "docs" if everything else None)
-    if out:
-        write(out, describe(), figures, bench.notes, bench.rounds, time.monotonic() - started)
-    return int(failed or any(figure.verdict == "below the floor" for figure in figures))
+    seconds = time.monotonic() - started
+    return Comparison(name, describe().date, bench.rounds, seconds, figures, list(bench.notes)), whole
 
 
 def _arguments() -> argparse.Namespace:

@@ -49,6 +49,18 @@ class Figure:
         return self.bounds.verdict(self.value) if self.bounds else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What one of the commands has measured."""
+
+    name: str
+    date: str
+    rounds: int
+    seconds: float
+    figures: Sequence[Figure]
+    notes: Sequence[str] = ()
+
+
 def ratio(
     name: str, definition: str, over: Sequence[float], under: Sequence[float], bounds: Bounds | None = None
 ) -> Figure:

@@ -94,9 +94,11 @@ class Service(Process):
             raise self.failure()
         return json.loads(line)
 
-    def generate(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[float]]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]] | Sequence[str], tokens: int, **options: int
+    ) -> list[list[float]]:
         """Seconds from the request to each token, for each prompt."""
-        stamps: list[list[float]] = self.ask(prompts=prompts, tokens=tokens)
+        stamps: list[list[float]] = self.ask(prompts=prompts, tokens=tokens, **options)
         assert [len(each) for each in stamps] == [tokens] * len(prompts)
         return stamps
 

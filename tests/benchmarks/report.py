@@ -5,23 +5,29 @@ from pathlib import Path
 
 import msgspec
 
-from tests.benchmarks.figures import Figure
+from tests.benchmarks.figures import Comparison, Figure
 from tests.benchmarks.machine import Machine
 
 
-def write(
-    directory: Path, machine: Machine, figures: Sequence[Figure], notes: Sequence[str], rounds: int, seconds: float
-) -> None:
+def write(directory: Path, machine: Machine, measured: Sequence[Comparison]) -> None:
+    """Comparisons of earlier runs on such a machine stay there, but for those that were measured again."""
     directory.mkdir(parents=True, exist_ok=True)
-    document = {
-        "machine": machine,
-        "rounds": rounds,
-        "seconds": round(seconds),
-        "figures": [_record(figure) for figure in figures],
-        "notes": list(notes),
-    }
-    (directory / "benchmarks.json").write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
-    (directory / "benchmarks.md").write_text(_page(machine, figures, notes, rounds, seconds))
+    file = directory / "benchmarks.json"
+    kept = {each.name: each for each in _read(file, machine)}
+    comparisons = list((kept | {each.name: each for each in measured}).values())
+    document = {"machine": machine, "comparisons": [_record(each) for each in comparisons]}
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+    (directory / "benchmarks.md").write_text(_page(machine, comparisons))
+
+
+def _read(file: Path, machine: Machine) -> list[Comparison]:
+    try:
+        document = msgspec.json.decode(file.read_bytes())
+        if document["machine"]["processor"] != machine.processor or document["machine"]["cores"] != machine.cores:
+            return []
+        return msgspec.convert(document["comparisons"], list[Comparison])
+    except (OSError, KeyError, msgspec.MsgspecError):
+        return []
 
 
 def line(figure: Figure) -> str:
@@ -36,34 +42,35 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _record(figure: Figure) -> dict[str, object]:
-    bounds = figure.bounds
-    return {
-        "name": figure.name,
-        "definition": figure.definition,
-        "unit": figure.unit,
-        "median": figure.value,
-        "values": list(figure.values),
-        "goal": bounds.goal if bounds else None,
-        "floor": bounds.floor if bounds else None,
-        "lower_is_better": bounds.lower if bounds else None,
-        "verdict": figure.verdict,
-    }
+def _record(comparison: Comparison) -> dict[str, object]:
+    """As it is, and of each figure what follows from it."""
+    record: dict[str, object] = msgspec.to_builtins(comparison)
+    record["figures"] = [
+        {**msgspec.to_builtins(figure), "median": figure.value, "verdict": figure.verdict}
+        for figure in comparison.figures
+    ]
+    return record
 
 
-def _page(machine: Machine, figures: Sequence[Figure], notes: Sequence[str], rounds: int, seconds: float) -> str:
+def _page(machine: Machine, comparisons: Sequence[Comparison]) -> str:
     versions = ", ".join(f"{name} {value}" for name, value in machine.versions.items())
+    figures = [figure for comparison in comparisons for figure in comparison.figures]
+    notes = [note for comparison in comparisons for note in comparison.notes]
     parts = [
         "# Benchmarks\n",
-        "Written by `make bench`. A comparison alternates its subjects round by round, one busy at a time, after a "
-        "round that\nis thrown away; a ratio is taken within each round. Figures are medians, the spread is the "
-        "smallest … the largest\nround. `benchmarks.json` has every round.\n",
+        "Written by `make bench`, whole or one comparison at a time (`make bench ARGS='--only NAME --out docs'`).\n"
+        "A comparison alternates its subjects round by round, one busy at a time, after a round that is thrown away; a "
+        "ratio is\ntaken within each round. Figures are medians, the spread is the smallest … the largest round. "
+        "`benchmarks.json` has\nevery round.\n",
         f"- Machine: {machine.processor}, {machine.cores} cores, {machine.memory_gib:g} GiB, {machine.instructions}",
         f"- System: {machine.system}, Python {machine.python}",
         f"- Model: {machine.model}",
         f"- Versions: {versions}",
-        f"- {rounds} round(s), {seconds / 60:.1f} minutes, {machine.date}\n",
-        "## Held to bounds\n",
+        *(
+            f"- {each.name}: {each.rounds} round(s), {each.seconds / 60:.1f} minutes, {each.date}"
+            for each in comparisons
+        ),
+        "\n## Held to bounds\n",
         _table([figure for figure in figures if figure.bounds], bounds=True),
         "## For information\n",
         _table([figure for figure in figures if not figure.bounds], bounds=False),

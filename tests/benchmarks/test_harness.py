@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks import client, report
-from tests.benchmarks.figures import Figure, at_least, at_most, ratio
+from tests.benchmarks.figures import Comparison, Figure, at_least, at_most, ratio
 from tests.benchmarks.harness import Bench, Subject
 from tests.benchmarks.machine import describe
 from tests.benchmarks.processes import ProcessFailed, Service
@@ -97,11 +97,25 @@ async def test_the_client_stamps_each_text_of_a_stream() -> None:
 
 def test_the_report_has_every_figure_and_the_machine(tmp_path: Path) -> None:
     figures = [ratio("speed", "how fast", [3.0], [2.0], at_most(1.0)), Figure("rate", "how many", "tokens/s", [123.4])]
-    report.write(tmp_path, describe(), figures, ["a note"], rounds=5, seconds=90)
+    report.write(tmp_path, describe(), [Comparison("one", "2026-01-01", 5, 90, figures, ["a note"])])
     document = json.loads((tmp_path / "benchmarks.json").read_text())
-    assert [figure["median"] for figure in document["figures"]] == [1.5, 123.4]
+    assert [figure["median"] for figure in document["comparisons"][0]["figures"]] == [1.5, 123.4]
     assert document["machine"]["versions"]["torch"]
     page = (tmp_path / "benchmarks.md").read_text()
     assert "| speed | 1.5 × | 1.5 … 1.5 | ≤ 1 | ≤ 1 | below the floor | how fast |" in page
     assert "| rate | 123 tokens/s | 123 … 123 | how many |" in page
+    assert "- one: 5 round(s), 1.5 minutes, 2026-01-01" in page
     assert "- a note" in page
+
+
+def test_a_comparison_that_is_measured_again_replaces_itself_alone(tmp_path: Path) -> None:
+    def measured(name: str, value: float) -> Comparison:
+        return Comparison(name, "2026-01-01", 1, 60, [Figure(name, "what", "ms", [value], at_most(9.0))])
+
+    for comparison in (measured("first", 1.0), measured("second", 2.0), measured("first", 3.0)):
+        report.write(tmp_path, describe(), [comparison])
+    document = json.loads((tmp_path / "benchmarks.json").read_text())
+    assert [each["figures"][0]["median"] for each in document["comparisons"]] == [3.0, 2.0]
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert page.count("| first |") == page.count("| second |") == 1
+    assert "| second | 2 ms | 2 … 2 | ≤ 9 | ≤ 9 | goal met | what |" in page

@@ -14,6 +14,7 @@ from models.source import resolve
 from pipelines.base import Ticket
 from pipelines.messages import Delta, Done, Event, Sampling, StringPrompt, TextOptions, TextRequest, TokenLogprob
 from pipelines.text.pipeline import TextPipeline
+from pipelines.text.speculative import StepCost
 
 pytestmark = pytest.mark.requires_weights
 
@@ -56,7 +57,7 @@ def model() -> LoadedModel:
     return load_decoder(resolve("embedded:smollm2-135m-instruct"), device="cpu", threads=2)
 
 
-def create(model: LoadedModel, **options: int) -> TextPipeline:
+def create(model: LoadedModel, **options: int | str) -> TextPipeline:
     return TextPipeline(model, TextOptions(**{"kv_cache_tokens": 8192, "max_num_seqs": 16, **options}))
 
 
@@ -122,6 +123,15 @@ def test_preempted(model, alone):
                 scheduler._preempt(sequence)
     assert logprobs == alone
     assert scheduler.num_preemptions == len(REQUESTS)
+
+
+def test_with_drafts(model, alone):
+    """Of what came before: the sentences are made of few words, so there is always something to propose."""
+    pipeline = create(model, speculation="ngram", max_num_batched_tokens=1024)
+    pipeline._scheduler._cost = StepCost(1.0, 0.0)  # rows cost nothing: all that is proposed is verified
+    assert run_all(pipeline) == alone
+    counters = pipeline.stats().counters
+    assert counters["drafted_tokens"] > counters["accepted_tokens"] > 10
 
 
 def test_on_a_prefix_hit(model, alone):

@@ -1,6 +1,7 @@
 """The text pipeline's step loop, without the gateway around it. Argument: a ModelSpec as JSON.
 
-{"prompts": [[id, …], …], "tokens": n} -> [[seconds since the request for each token], …], in the order of the prompts.
+{"prompts": [[id, …] | text, …], "tokens": n, "max_draft": n} -> [[seconds since the request for each token], …], in the
+order of the prompts. `max_draft`: tokens of a draft, 0 for none; absent: as the spec has it.
 """
 
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 
 from pipelines.base import Ticket
-from pipelines.messages import Delta, Failed, ModelSpec, Sampling, TextRequest, TokenPrompt
+from pipelines.messages import Delta, Failed, ModelSpec, Sampling, StringPrompt, TextRequest, TokenPrompt
 from pipelines.text.pipeline import TextPipeline
 from tests.benchmarks.services.loop import serve
 
@@ -28,7 +29,11 @@ class EngineService:
         for ids in request["prompts"]:
             ticket = Ticket(next(self._ids), "interactive", start)
             stamps[ticket.id] = []
-            prompt = TextRequest(prompts=[TokenPrompt(ids)], sampling=sampling)
+            prompt = TextRequest(
+                prompts=[StringPrompt(ids) if isinstance(ids, str) else TokenPrompt(ids)],
+                sampling=sampling,
+                max_draft=request.get("max_draft"),
+            )
             self._pipeline.admit(self._pipeline.prepare(ticket, prompt))
         while self._pipeline.busy:
             events = self._pipeline.step().events

@@ -126,19 +126,21 @@ def create_pipeline(
     max_num_batched_tokens: int = 64,
     kv_cache_tokens: int | None = 64 * BLOCK,
     prefix_cache: bool = True,
+    **options: str | int | None,
 ) -> TextPipeline:
-    options = TextOptions(
+    made = TextOptions(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         kv_cache_tokens=kv_cache_tokens,
         prefix_cache=prefix_cache,
+        **options,
     )
     model = SimpleNamespace(
         decoder=decoder or FakeDecoder(),
         tokenizer=tokenizer or ByteTokenizer(),
         generation=generation or GenerationDefaults(),
     )
-    return TextPipeline(model, options)
+    return TextPipeline(model, made)
 
 
 def request(

@@ -44,7 +44,7 @@ def add(scheduler: Scheduler, id: str, length: int, **options) -> Sequence:
 def step(scheduler: Scheduler) -> Plan:
     """Schedule, and give each drawing sequence a token."""
     plan = scheduler.schedule()
-    scheduler.commit(plan)
+    scheduler.commit(plan, [0] * len(plan.chunks))
     for chunk in plan.chunks:
         if chunk.draws:
             chunk.sequence.append(7)
