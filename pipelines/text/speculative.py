@@ -10,11 +10,13 @@ it has the distribution that is left.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 SIZES = (4, 3, 2)  # tokens of the runs that are looked up, the longest first
 OPTIMISM = 0.6  # what an index is trusted at first
 MEMORY = 0.15  # the weight of the newest trial
 MARGIN = 1.25  # a row costs more where it is the first of a tile of them
+MOST_STREAMS = 8  # beside more sequences than that, a step's time goes into its rows, and no row is cheap
 
 
 class SuffixIndex:
@@ -56,6 +58,8 @@ class StepCost:
 
         It has to give clearly more tokens a second than the step does without it: what it costs is an estimate.
         """
+        if rows > MOST_STREAMS:
+            return inf
         plain = self.base + rows * self.row
         return MARGIN * rows * self.row / plain if plain > 0 else 0.0
 

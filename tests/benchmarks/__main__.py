@@ -16,6 +16,7 @@ from tests.benchmarks import (
     embedding_memory,
     embedding_speed,
     http_streaming,
+    images,
     overhead,
     prefix_hit,
     preparing,
@@ -46,6 +47,7 @@ COMPARISONS: Mapping[str, Callable[[Bench], Iterator[Figure]]] = {
     "embedding": embedding_speed.compare,
     "short": embedding_latency.compare,
     "memory": embedding_memory.compare,
+    "images": images.compare,
 }
 ROUNDS = 5
 

@@ -127,7 +127,7 @@ def test_preempted(model, alone):
 
 def test_with_drafts(model, alone):
     """Of what came before: the sentences are made of few words, so there is always something to propose."""
-    pipeline = create(model, speculation="ngram", max_num_batched_tokens=1024)
+    pipeline = create(model, speculation="ngram", max_num_batched_tokens=1024, max_num_seqs=8)
     pipeline._scheduler._cost = StepCost(1.0, 0.0)  # rows cost nothing: all that is proposed is verified
     assert run_all(pipeline) == alone
     counters = pipeline.stats().counters

@@ -56,6 +56,8 @@ def test_rows_that_cost_as_much_as_steps_are_not_worth_it() -> None:
     assert Drafting(4).draft(tokens, 4, StepCost(1.0, 0.1).threshold(1)) == (3, 4, 5, 6)
     assert Drafting(4).draft(tokens, 4, StepCost(0.1, 1.0).threshold(1)) == ()
     assert Drafting(4).draft(tokens, 4, StepCost(1.0, 0.1).threshold(16)) == ()  # many rows: the base is shared already
+    assert Drafting(4).draft(tokens, 4, StepCost(1.0, 0.0).threshold(8)) == (3, 4, 5, 6)
+    assert Drafting(4).draft(tokens, 4, StepCost(1.0, 0.0).threshold(9)) == ()
     assert Drafting(4).draft(tokens, 2, 0.0) == (3, 4)
     assert Drafting(4).draft(tokens, 0, 0.0) == ()
 

@@ -1,0 +1,52 @@
+"""The image pipeline's step loop, without the gateway around it. Arguments: a diffusers folder, threads.
+
+{"jobs": [{"prompt": text, "steps": n, "seed": n, "after": seconds}, …]} -> [seconds from a job's start to its end, …].
+`after`: when it comes, counted from the request.
+"""
+
+import sys
+from itertools import count
+from time import monotonic, sleep
+from typing import Any
+
+from pipelines.base import Ticket
+from pipelines.image.messages import ImageRequest
+from pipelines.image.pipeline import ImagePipeline
+from pipelines.messages import Done, Failed, ModelSpec
+from tests.benchmarks.services.loop import serve
+
+
+class ImageService:
+    def __init__(self, source: str, threads: int) -> None:
+        kind = "pipelines.image.pipeline:ImagePipeline"
+        spec = ModelSpec(name="image", kind="image", pipeline=kind, source=source, threads=threads)
+        self._pipeline, _ = ImagePipeline.load(spec)
+        self._ids = map(str, count())
+
+    def __call__(self, request: dict[str, Any]) -> list[float]:
+        start = monotonic()
+        waiting = sorted(enumerate(request["jobs"]), key=lambda each: each[1].get("after", 0.0))
+        places: dict[str, int] = {}
+        began: dict[int, float] = {}
+        seconds: dict[int, float] = {}
+        while len(seconds) < len(request["jobs"]):
+            now = monotonic()
+            while waiting and start + waiting[0][1].get("after", 0.0) <= now:
+                place, job = waiting.pop(0)
+                ticket = Ticket(next(self._ids), "interactive", now)
+                places[ticket.id], began[place] = place, now
+                asked = ImageRequest(prompt=job["prompt"], steps=job["steps"], seed=job["seed"])
+                self._pipeline.admit(self._pipeline.prepare(ticket, asked))
+            if not self._pipeline.busy:
+                sleep(0.0005)
+                continue
+            for event in self._pipeline.step().events:
+                if isinstance(event, Done):
+                    seconds[places[event.id]] = monotonic() - began[places[event.id]]
+                elif isinstance(event, Failed):
+                    raise RuntimeError(event.message)
+        return [seconds[place] for place in range(len(seconds))]
+
+
+if __name__ == "__main__":
+    serve(ImageService(sys.argv[1], int(sys.argv[2])))
