@@ -24,6 +24,7 @@ enum {
     PATIENCE = 50000,  /* turns of spinning, about a millisecond or two, after which a thread yields all the same */
     LEAST_ALONE = 16,  /* forwards that the caller runs alone once company has not paid; twice as many each time */
     MOST_ALONE = 512,
+    STRIKES = 3, /* forwards in a row in which it does not pay, before the first of such times: one may be bad luck */
 };
 
 struct phase {
@@ -43,6 +44,7 @@ struct pool {
     /* The caller's alone. */
     uint64_t waited;  /* of the running forward, in ticks of the processor's clock */
     int alone, alone_next; /* forwards that are still to be run alone; those of the next such time */
+    int strikes;
 };
 
 struct worker {
@@ -114,8 +116,12 @@ static void judge(struct pool *pool, uint64_t ticks)
 {
     if (pool->waited <= ticks / 3) {
         pool->alone_next = LEAST_ALONE;
+        pool->strikes = 0;
         return;
     }
+    if (pool->alone_next == LEAST_ALONE && ++pool->strikes < STRIKES)
+        return;
+    pool->strikes = 0;
     pool->alone = pool->alone_next;
     pool->alone_next = pool->alone_next < MOST_ALONE ? 2 * pool->alone_next : MOST_ALONE;
 }
