@@ -11,6 +11,7 @@ UPSTREAM = "serve it with another server (vLLM, SGLang, llama.cpp, …) and add 
 
 _HF_ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
 }
@@ -42,6 +43,7 @@ class DecoderConfig:
     rms_norm_eps: float
     inv_freq: tuple[float, ...]
     tie_word_embeddings: bool
+    rope_scale: float = 1.0  # of its cosines and sines
     qkv_bias: bool = False
     output_bias: bool = False  # of the attention's output projection
     mlp_bias: bool = False
@@ -78,6 +80,28 @@ def llama3_frequencies(
     return tuple(scale(frequency) for frequency in base)
 
 
+def yarn_frequencies(
+    theta: float, head_dim: int, factor: float, original_context: int, fast: float, slow: float, *, truncate: bool
+) -> tuple[float, ...]:
+    """YaRN (https://arxiv.org/abs/2309.00071): frequencies that turn more than `fast` times in the original context are
+    kept, those that turn less than `slow` times are divided by `factor`, those between blended by their place."""
+
+    def place(turns: float) -> float:
+        return head_dim * math.log(original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = place(fast), place(slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    width = high - low or 0.001
+
+    def blended(index: int, frequency: float) -> float:
+        stretched = min(1.0, max(0.0, (index - low) / width))
+        return frequency / factor * stretched + frequency * (1 - stretched)
+
+    return tuple(blended(index, frequency) for index, frequency in enumerate(default_frequencies(theta, head_dim)))
+
+
 def from_hf(config: Mapping[str, Any]) -> DecoderConfig:
     """The decoder described by a `config.json`. Raises ModelLoadError naming what is not supported."""
     named = (config.get("architectures") or [str(config.get("model_type"))])[0]
@@ -86,7 +110,6 @@ def from_hf(config: Mapping[str, Any]) -> DecoderConfig:
         known = ", ".join(_HF_ARCHITECTURES)
         raise ModelLoadError(f"architecture {named} is not supported (supported: {known}); {UPSTREAM}")
     _require(config.get("hidden_act", "silu") in ("silu", "swish"), named, f"hidden_act={config.get('hidden_act')}")
-    _require(not config.get("use_sliding_window"), named, "use_sliding_window=true")
     quantisation = config.get("quantization_config")
     _require(not quantisation, named, f"quantised weights ({(quantisation or {}).get('quant_method')})")
     missing = [name for name in _SIZES if config.get(name) is None]
@@ -94,6 +117,7 @@ def from_hf(config: Mapping[str, Any]) -> DecoderConfig:
         raise ModelLoadError(f"config.json of {named} lacks {', '.join(missing)}")
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     bias = architecture == "qwen2" or bool(config.get("attention_bias"))
+    inv_freq, rope_scale = _hf_frequencies(config, head_dim, named)
     return DecoderConfig(
         architecture=architecture,
         vocab_size=config["vocab_size"],
@@ -103,9 +127,10 @@ def from_hf(config: Mapping[str, Any]) -> DecoderConfig:
         num_heads=config["num_attention_heads"],
         num_kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
         head_dim=head_dim,
-        max_position_embeddings=config["max_position_embeddings"],
+        max_position_embeddings=_context(config, named),
         rms_norm_eps=config["rms_norm_eps"],
-        inv_freq=_hf_frequencies(config, head_dim, named),
+        inv_freq=inv_freq,
+        rope_scale=rope_scale,
         tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
         qkv_bias=bias,
         output_bias=architecture != "qwen2" and bias,
@@ -119,24 +144,53 @@ def _require(condition: bool, architecture: str, what: str) -> None:
         raise ModelLoadError(f"{architecture} with {what} is not supported; {UPSTREAM}")
 
 
-def _hf_frequencies(config: Mapping[str, Any], head_dim: int, named: str) -> tuple[float, ...]:
-    """`rope_parameters` is what transformers 5 writes; before it, `rope_theta` and `rope_scaling`."""
+def _context(config: Mapping[str, Any], named: str) -> int:
+    """Positions that a sequence may have. Within a sliding window its attention is that of all positions, so a model
+    with one is served up to its width; Qwen2's have a switch for theirs."""
+    positions: int = config["max_position_embeddings"]
+    window: int | None = config.get("sliding_window")
+    slides = config.get("use_sliding_window", named == "MistralForCausalLM")
+    return min(positions, window) if slides and window else positions
+
+
+def _hf_frequencies(config: Mapping[str, Any], head_dim: int, named: str) -> tuple[tuple[float, ...], float]:
+    """Of the rope, and the scale of its cosines and sines.
+
+    `rope_parameters` is what transformers 5 writes; before it, `rope_theta` and `rope_scaling`."""
     rope: Mapping[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
     theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
     kind = rope.get("rope_type") or rope.get("type") or "default"
     base = default_frequencies(theta, head_dim)
     rotary = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
     _require(rotary == 1.0, named, f"partial rotary ({rotary})")
-    if kind == "default":
-        return base
+    match kind:
+        case "default":
+            return base, 1.0
+        case "linear":  # https://arxiv.org/abs/2306.15595
+            return tuple(frequency / rope["factor"] for frequency in base), 1.0
+        case "yarn":
+            return _yarn(config, rope, theta, head_dim, named)
     _require(kind == "llama3", named, f"rope type {kind}")
-    return llama3_frequencies(
-        base,
-        rope["factor"],
-        rope["low_freq_factor"],
-        rope["high_freq_factor"],
-        rope["original_max_position_embeddings"],
+    factors = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
+    return llama3_frequencies(base, *factors, rope["original_max_position_embeddings"]), 1.0
+
+
+def _yarn(
+    config: Mapping[str, Any], rope: Mapping[str, Any], theta: float, head_dim: int, named: str
+) -> tuple[tuple[float, ...], float]:
+    _require(not (rope.get("mscale") or rope.get("mscale_all_dim")), named, "YaRN's mscale")
+    factor = float(rope["factor"])
+    frequencies = yarn_frequencies(
+        theta,
+        head_dim,
+        factor,
+        rope.get("original_max_position_embeddings") or config["max_position_embeddings"],
+        rope.get("beta_fast") or 32,
+        rope.get("beta_slow") or 1,
+        truncate=rope.get("truncate", True),
     )
+    usual = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+    return frequencies, float(rope.get("attention_factor") or usual)
 
 
 def from_gguf(metadata: Mapping[str, Any], *, rope_factors: tuple[float, ...] | None, tied: bool) -> DecoderConfig:
@@ -157,11 +211,13 @@ def from_gguf(metadata: Mapping[str, Any], *, rope_factors: tuple[float, ...] | 
 
     _require(value("expert_count", 0) == 0, architecture, "experts")
     scaling = value("rope.scaling.type", "none")
-    _require(scaling == "none", architecture, f"rope scaling {scaling}")
+    _require(scaling in ("none", "linear"), architecture, f"rope scaling {scaling}")
+    stretch = float(value("rope.scaling.factor")) if scaling == "linear" else 1.0
     heads = value("attention.head_count")
     head_dim = value("attention.key_length", value("embedding_length") // heads)
     _require(value("rope.dimension_count", head_dim) == head_dim, architecture, "partial rotary")
     base = default_frequencies(float(value("rope.freq_base", 10000.0)), head_dim)
+    base = tuple(frequency / stretch for frequency in base)
     if rope_factors is not None:
         base = tuple(frequency / factor for frequency, factor in zip(base, rope_factors, strict=True))
     return DecoderConfig(

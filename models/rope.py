@@ -14,6 +14,7 @@ class RopeTable:
     def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> None:
         self._inv_freq = torch.tensor(config.inv_freq, dtype=torch.float64, device=device)
         self._half = len(config.inv_freq)
+        self._scale = config.rope_scale
         self._dtype = dtype
         self._limit = config.max_position_embeddings
         self._table = self._make(min(_FIRST_LENGTH, self._limit))
@@ -21,7 +22,7 @@ class RopeTable:
     def _make(self, length: int) -> Tensor:
         """[length, 1, 3 · head_dim / 2]: cosines twice, for both halves of a head; sines once."""
         angles = torch.outer(torch.arange(length, dtype=torch.float64, device=self._inv_freq.device), self._inv_freq)
-        cos, sin = angles.cos(), angles.sin()
+        cos, sin = angles.cos() * self._scale, angles.sin() * self._scale
         return torch.cat((cos, cos, sin), 1).to(self._dtype).unsqueeze(1)
 
     def reserve(self, length: int) -> None:

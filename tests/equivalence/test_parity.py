@@ -18,12 +18,16 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN_ROPE = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 64}
 FAMILIES = {
     "llama": ("Llama", {}),
     "llama-tied": ("Llama", {"tie_word_embeddings": True}),
     "llama-sharded": ("Llama", {"shard_size": "100KB"}),
     "llama-biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
     "llama3-rope": ("Llama", {"rope_parameters": LLAMA3_ROPE}),
+    "linear-rope": ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
+    "yarn-rope": ("Llama", {"rope_parameters": YARN_ROPE}),
+    "mistral": ("Mistral", {"sliding_window": 256}),  # as wide as the test is long, and a little more
     "qwen2": ("Qwen2", {}),
     "qwen3": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
 }

@@ -59,12 +59,36 @@ def test_gguf_rope_factors_divide_the_frequencies() -> None:
 
 
 @pytest.mark.parametrize(
+    ("change", "positions"),
+    [
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": 64}, 64),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": None}, HF["max_position_embeddings"]),
+        ({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 64, "use_sliding_window": True}, 64),
+        ({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 64, "use_sliding_window": False}, 128),
+        ({"sliding_window": 64}, HF["max_position_embeddings"]),
+    ],
+)
+def test_a_sliding_window_is_the_longest_context(change: dict[str, Any], positions: int) -> None:
+    assert from_hf({**HF, **change}).max_position_embeddings == positions
+
+
+def test_linear_rope_stretches_all_frequencies() -> None:
+    plain = from_hf(HF)
+    scaled = from_hf({**HF, "rope_scaling": {"type": "linear", "factor": 4.0}})
+    assert scaled.inv_freq == tuple(frequency / 4 for frequency in plain.inv_freq)
+    gguf = from_gguf(
+        {**GGUF, "llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, rope_factors=None, tied=True
+    )
+    assert gguf.inv_freq == tuple(frequency / 4 for frequency in from_gguf(GGUF, rope_factors=None, tied=True).inv_freq)
+
+
+@pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"architectures": ["MistralForCausalLM"]}, "MistralForCausalLM"),
-        ({"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True}, "use_sliding_window"),
+        ({"architectures": ["MixtralForCausalLM"]}, "MixtralForCausalLM"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"rope_parameters": {"rope_type": "longrope", "factor": 4.0}}, "longrope"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0}}, "mscale"),
         ({"partial_rotary_factor": 0.5}, "partial rotary"),
         ({"quantization_config": {"quant_method": "awq"}}, "awq"),
     ],
