@@ -150,11 +150,11 @@ static void product_phase(struct engine *engine, struct phase *phase, int thread
                 }
             }
     }
-    phase_await(&engine->pool, phase, tasks, thread);
+    phase_await(phase, tasks);
 }
 
 /* Give queries and keys their positions; put keys and values into the cache. A task a row. */
-static void cache_phase(struct engine *engine, struct phase *phase, int thread, const struct decoder *decoder,
+static void cache_phase(struct engine *engine, struct phase *phase, const struct decoder *decoder,
     const struct batch *batch, int layer)
 {
     const struct shape *s = &decoder->shape;
@@ -174,7 +174,7 @@ static void cache_phase(struct engine *engine, struct phase *phase, int thread, 
         for (size_t i = 0; i < slot_width; i += 16)
             to_bf16(_mm512_loadu_ps(qkv + s->heads * dim + i), out + i);
     }
-    phase_await(&engine->pool, phase, batch->rows, thread);
+    phase_await(phase, batch->rows);
 }
 
 /* A task a span of rows and the query heads that share keys and values. All of these are in the cache by now, those of
@@ -205,7 +205,7 @@ static void attention_phase(struct engine *engine, struct phase *phase, int thre
         attend(&queries, keys, values, stride, table, dim, engine->desks[thread].scores,
             engine->scores / (group > MOST_SHARED ? group : MOST_SHARED));
     }
-    phase_await(&engine->pool, phase, tasks, thread);
+    phase_await(phase, tasks);
 }
 
 /* Rows at consecutive positions of one sequence, few enough that their queries share a pass over keys and values. */
@@ -248,7 +248,7 @@ static void run_forward(void *argument, int thread)
         struct product gate_up = {&layer->gate_up, hidden, layer->mlp_norm, eps, NULL, rows, GATE, engine->activated};
         struct product down = {&layer->down, engine->activated, NULL, eps, NULL, rows, ADD, hidden};
         product_phase(engine, phase++, thread, &qkv);
-        cache_phase(engine, phase++, thread, decoder, batch, i);
+        cache_phase(engine, phase++, decoder, batch, i);
         attention_phase(engine, phase++, thread, decoder, batch, i);
         product_phase(engine, phase++, thread, &output);
         product_phase(engine, phase++, thread, &gate_up);
