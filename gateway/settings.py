@@ -220,7 +220,7 @@ def check(settings: Settings) -> None:
                 raise _Invalid(f"models[{index}].{key}", f"{name!r} is taken by {owners[name]}")
             owners[name] = f"models[{index}]"
         for option, value in msgspec.structs.asdict(model.text).items():
-            if value is not None and not isinstance(value, bool) and value < 1:
+            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise _Invalid(f"models[{index}].text.{option}", "expected a number >= 1")
         for kind in PIPELINES:
             table = getattr(model, kind)

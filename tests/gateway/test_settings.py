@@ -245,3 +245,11 @@ def test_a_worker_prepares_with_the_threads_of_its_kinds_table(kind: Kind, threa
 def test_a_model_without_a_thread_to_prepare_is_refused(file: Path) -> None:
     audio = "[[models]]\nname = 'ear'\nkind = 'audio'\nsource = '/ear'\naudio = {prepare_threads = 0}\n\n"
     assert "models[0].audio.prepare_threads: expected a number >= 1" in refusal(file, audio)
+
+
+def test_a_text_model_may_draft(file: Path) -> None:
+    text = "[[models]]\nname = 'drafts'\nkind = 'text'\nsource = '/drafts'\n[models.text]\nspeculation = 'ngram'\n"
+    model = load(file, text + "max_draft = 4\n\n").models[0]
+    assert model.spec().text == TextOptions(speculation="ngram", max_draft=4)
+    assert "models[0].text.max_draft: expected a number >= 1" in refusal(file, text + "max_draft = 0\n\n")
+    assert "models[0].text.speculation" in refusal(file, text.replace("ngram", "magic"))
