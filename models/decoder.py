@@ -81,9 +81,8 @@ class Decoder:
         self._decode_layers = [_Layer.bind(layer, "decode") for layer in weights.layers]
         self._native = NativeForward.bind(engine, config, weights) if engine else None
         self._native_prefill = self._native is not None and not any(linear.has_dense_copy for linear in linears)
-        self.tile = (
-            BLOCK_SIZE if self._native_prefill else TILE
-        )  # chunk borders and prefix reuse fall on multiples of it
+        # Chunk borders and prefix reuse fall on multiples of it.
+        self.tile = BLOCK_SIZE if self._native_prefill else TILE
         self._prefill_layers = [_Layer.bind(layer, "prefill") for layer in weights.layers]
 
     def new_cache(self, num_blocks: int) -> KVCache:

@@ -76,11 +76,9 @@ class BatchStruct(Structure):
     ]
 
 
-@functools.cache
 def library() -> ctypes.CDLL | None:
     """None where it was not built, or the processor lacks an instruction that it uses."""
-    found, _ = _load()
-    return found
+    return _load()[0]
 
 
 def missing() -> str | None:
