@@ -23,6 +23,7 @@ class Defaults:
     guidance: float
     width: int  # pixels
     height: int
+    max_pixels: int | None = None  # of an image that the model can draw at all; None: its author doesn't say
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,11 @@ class Checkpoint:
                 guidance=float(written.get("guidance_scale", family.guidance)),
                 width=int(written.get("width", family.width)),
                 height=int(written.get("height", family.height)),
+                max_pixels=int(written["max_pixels"]) if "max_pixels" in written else family.max_pixels,
             )
         except (TypeError, ValueError) as error:
             raise ModelLoadError(f"{file}: {error}") from error
-        if found.steps < 1 or found.guidance < 0 or min(found.width, found.height) < 1:
+        if found.steps < 1 or found.guidance < 0 or min(found.width, found.height, found.max_pixels or 1) < 1:
             raise ModelLoadError(f"{file}: steps and sizes are positive, guidance is not negative")
         return found
 

@@ -104,11 +104,12 @@ def _size(request: ImageRequest, family: Family, options: ImageOptions) -> Size:
     size = Size(request.width or defaults.width, request.height or defaults.height)
     if request.width == 0 or request.height == 0 or min(size.width, size.height) < 0:
         raise InvalidRequest(f"'size' has positive edges, not {request.width}x{request.height}", "size")
-    nearest = family.nearest(size, options.max_pixels)
+    most = min(options.max_pixels, defaults.max_pixels or options.max_pixels)
+    nearest = family.nearest(size, most)
     if nearest != size:
         raise InvalidRequest(
             f"'size' {size} is not possible: edges are multiples of {family.grid}, from {family.least} to {MAX_EDGE} "
-            f"pixels, and an image has at most {options.max_pixels} pixels; the nearest is {nearest}",
+            f"pixels, and an image has at most {most} pixels; the nearest is {nearest}",
             "size",
         )
     return size

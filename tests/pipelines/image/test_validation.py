@@ -174,6 +174,15 @@ def test_defaults_are_the_requests_then_the_operators_then_the_authors(tmp_path:
     assert made(operated, asked) == (3, 5.0, "64x64")
 
 
+def test_a_model_draws_no_larger_than_its_author_says(tmp_path: Path) -> None:
+    checkpoints.stable_diffusion(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"width": 64, "height": 64, "max_pixels": 4096}')
+    refused = refusal(Easel(tmp_path), width=1024, height=1024)
+    assert refused.param == "size"
+    assert "at most 4096 pixels; the nearest is 64x64" in str(refused)
+    assert refusal(Easel(tmp_path, max_pixels=1024), width=64, height=64).param == "size"
+
+
 def test_many_threads_prepare_at_once(flux: Easel) -> None:
     """Tokenizers raise "Already borrowed" when threads share one and some of them want it to cut."""
     failures: list[BaseException] = []
