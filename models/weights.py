@@ -70,17 +70,11 @@ class LinearFactory:
         """Weights that share their input become one linear, outputs side by side."""
         bias = torch.cat([dense(each) for each in biases]).to(self.device, self.dtype) if biases else None
         weight = self._form(concatenated(list(weights)), self._quantization)
-        if isinstance(weight, Tensor):
-            return DenseLinear(weight.to(self.device, self.dtype), bias)
-        copy = DenseLinear(weight.dense().to(self.dtype), bias) if self._dense_prefill else None
-        return self._quantised(weight, bias, copy)
+        return self._made(weight, bias, dense_copy=self._dense_prefill)
 
     def head(self, weight: Weight) -> Linear:
         """The output head: int8 where the rest becomes int4. No copy for prefill, which wants one row of it."""
-        weight = self._form(weight, "int8" if self._quantization and self.device.type == "cpu" else None)
-        if isinstance(weight, Tensor):
-            return DenseLinear(weight.to(self.device, self.dtype))
-        return self._quantised(weight, None, None)
+        return self._made(self._form(weight, "int8" if self._quantization and self.device.type == "cpu" else None))
 
     def embedding(self, weight: Weight) -> Callable[[Tensor], Tensor]:
         """[rows] int64 -> [rows, hidden]; quantised rows are expanded when they are looked up."""
@@ -98,29 +92,34 @@ class LinearFactory:
         return dense(weight).to(self.device, self.dtype)
 
     def _form(self, weight: Weight, wanted: str | None) -> Weight:
-        """`wanted`, or as stored, if it has a kernel here."""
+        """`wanted`, or as stored."""
         if wanted == "int8" and isinstance(weight, Tensor):
-            weight = Int8Weight.quantise(weight)
-        elif wanted == "int4" and not isinstance(weight, Int4Weight) and _grouped(weight):
-            weight = Int4Weight.quantise(dense(weight))
-        if isinstance(weight, Tensor):
-            return weight
-        if self.engine and fits(weight):
-            return weight
-        rows, columns = weight.codes.shape
-        if isinstance(weight, Int8Weight):
-            has_kernel = self.device.type == "cpu"
-        else:
-            has_kernel = has_int4_kernel(rows, columns, self.device)
-        return weight if has_kernel and self.dtype == torch.bfloat16 else weight.dense()
+            return Int8Weight.quantise(weight)
+        if wanted == "int4" and not isinstance(weight, Int4Weight) and _grouped(weight):
+            return Int4Weight.quantise(dense(weight))
+        return weight
 
-    def _quantised(self, weight: Int8Weight | Int4Weight, bias: Tensor | None, copy: DenseLinear | None) -> Linear:
-        if self.engine and fits(weight):
-            return NativeLinear(self.engine, weight, bias, copy)
+    def _made(self, weight: Weight, bias: Tensor | None = None, *, dense_copy: bool = False) -> Linear:
+        made = None if isinstance(weight, Tensor) else self._quantised(weight, bias, dense_copy)
+        return made or DenseLinear(dense(weight).to(self.device, self.dtype), bias)
+
+    def _quantised(self, weight: Int8Weight | Int4Weight, bias: Tensor | None, dense_copy: bool) -> Linear | None:
+        """None: no kernel takes such a weight here."""
+
+        def copy() -> DenseLinear | None:
+            return DenseLinear(weight.dense().to(self.dtype), bias) if dense_copy else None
+
+        if self.engine and fits(self.engine, weight):
+            return NativeLinear(self.engine, weight, bias, copy())
+        if self.dtype != torch.bfloat16:
+            return None
         if isinstance(weight, Int8Weight):
-            return Int8Linear(weight, bias, copy)
+            return Int8Linear(weight, bias, copy()) if self.device.type == "cpu" else None
+        rows, columns = weight.codes.shape
+        if not has_int4_kernel(rows, columns, self.device):
+            return None
         moved = Int4Weight(*(each.to(self.device) for each in (weight.codes, weight.scale, weight.zero)))
-        return Int4Linear(moved, bias, copy)
+        return Int4Linear(moved, bias, copy())
 
 
 def _grouped(weight: Tensor | Int8Weight) -> bool:

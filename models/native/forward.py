@@ -10,18 +10,8 @@ from models.attention import BLOCK_SIZE, KVCache
 from models.batch import ForwardBatch
 from models.config import DecoderConfig
 from models.linear import Linear
-from models.native.library import (
-    MOST_GROUP,
-    MOST_HEAD_DIM,
-    MOST_ROWS,
-    BatchStruct,
-    DecoderStruct,
-    Engine,
-    LayerStruct,
-    LinearStruct,
-    ShapeStruct,
-)
-from models.native.linear import LANES, NativeLinear
+from models.native.library import BatchStruct, DecoderStruct, Engine, LayerStruct, LinearStruct, ShapeStruct
+from models.native.linear import NativeLinear
 from models.rope import RopeTable
 from models.weights import DecoderWeights, LayerWeights
 
@@ -54,11 +44,16 @@ class NativeForward:
         linears: list[Linear] = [weights.head]
         for layer in weights.layers:
             linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
-        heads = config.head_dim % (2 * LANES) == 0 and config.head_dim <= MOST_HEAD_DIM
-        fits = heads and config.group <= MOST_GROUP and config.intermediate_size % LANES == 0 and BLOCK_SIZE == LANES
-        return (
-            cls(engine, config, weights) if fits and all(isinstance(each, NativeLinear) for each in linears) else None
+        limits = engine.limits
+        fits = (
+            config.head_dim % (2 * limits.lanes) == 0
+            and config.head_dim <= limits.head_dim
+            and config.group <= limits.queries
+            and config.intermediate_size % limits.lanes == 0
+            and limits.block == BLOCK_SIZE
+            and all(isinstance(each, NativeLinear) for each in linears)
         )
+        return cls(engine, config, weights) if fits else None
 
     def _layer(self, layer: LayerWeights) -> LayerStruct:
         return LayerStruct(
@@ -90,8 +85,9 @@ class NativeForward:
         wanted = range(rows) if batch.logit_rows is None else batch.logit_rows.tolist()
         logits = torch.empty(len(wanted), self._vocab_size)
         done = 0
-        for first in range(0, rows, MOST_ROWS):
-            last = min(first + MOST_ROWS, rows)
+        most = self._engine.limits.rows
+        for first in range(0, rows, most):
+            last = min(first + most, rows)
             here = array("i", [row - first for row in wanted if first <= row < last])
             self._engine.forward(
                 self._decoder,
