@@ -11,6 +11,7 @@ from torch import Tensor
 from models.config import DecoderConfig
 from models.errors import ModelLoadError
 from models.gguf import BF16, F16, F32, Q4_0, Q4_1, Q8_0, GGUFFile
+from models.packed import Packing
 from models.quantised import GROUP, Int4Weight, Int8Weight, Weight
 from models.safetensors import SafetensorsFiles
 
@@ -43,13 +44,18 @@ class Checkpoint(Protocol):
 
 
 class SafetensorsCheckpoint:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, packing: Packing | None = None) -> None:
+        """`packing`: of the linears that are not stored dense."""
         self._files = SafetensorsFiles(folder)
+        self._packing = packing
 
     def __contains__(self, name: str) -> bool:
-        return name in self._files
+        return name in self._files or f"{name.removesuffix('.weight')}.qweight" in self._files
 
     def weight(self, name: str) -> Weight:
+        stem = name.removesuffix(".weight")
+        if self._packing and f"{stem}.qweight" in self._files:
+            return self._packing(stem, self._files)
         return self._files.tensor(name)
 
 
