@@ -89,7 +89,7 @@ def _load_gguf(path: Path, factory: LinearFactory) -> LoadedModel:
     config = configs.from_gguf(file.metadata, rope_factors=factors, tied="output.weight" not in file.tensors)
     with ThreadPoolExecutor(1) as beside:
         tokenizer = beside.submit(from_gguf, file)
-        decoder = _decoder(config, GGUFCheckpoint(file, config), factory)
+        decoder = _decoder(config, GGUFCheckpoint(file, config, factory.forms), factory)
     return LoadedModel(decoder, tokenizer.result(), GenerationDefaults(eos_ids=tokenizer.result().eos_ids))
 
 

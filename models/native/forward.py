@@ -17,7 +17,10 @@ from models.weights import DecoderWeights, LayerWeights
 
 
 class NativeForward:
-    """From embedded rows to logits in one call; all but the KV cache, which is bfloat16, in float32."""
+    """From embedded rows to logits in one call; all but the KV cache, which is bfloat16, in float32.
+
+    A head that is not native (a checkpoint's dense one) follows in torch.
+    """
 
     def __init__(self, engine: Engine, config: DecoderConfig, weights: DecoderWeights) -> None:
         self._engine = engine
@@ -36,12 +39,16 @@ class NativeForward:
             config.rms_norm_eps,
         )
         layers = cast(self._layers, POINTER(LayerStruct))
-        self._decoder = DecoderStruct(shape, layers, self._vector(weights.norm), _struct(weights.head))
+        native_head = isinstance(weights.head, NativeLinear)
+        self._head = None if native_head else weights.head.decode
+        self._norm, self._eps = weights.norm, config.rms_norm_eps
+        head = _struct(weights.head) if native_head else LinearStruct()
+        self._decoder = DecoderStruct(shape, layers, self._vector(weights.norm), head)
 
     @classmethod
     def bind(cls, engine: Engine, config: DecoderConfig, weights: DecoderWeights) -> "NativeForward | None":
         """None where the model has a shape or a weight that the library has no code for."""
-        linears: list[Linear] = [weights.head]
+        linears: list[Linear] = []
         for layer in weights.layers:
             linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
         limits = engine.limits
@@ -83,12 +90,12 @@ class NativeForward:
         self._rope.reserve(max(lengths))
         hidden, rope = embedded.float(), self._rope.packed(batch.positions)
         wanted = range(rows) if batch.logit_rows is None else batch.logit_rows.tolist()
-        logits = torch.empty(len(wanted), self._vocab_size)
+        logits = torch.empty(0 if self._head else len(wanted), self._vocab_size)
         done = 0
         most = self._engine.limits.rows
         for first in range(0, rows, most):
             last = min(first + most, rows)
-            here = array("i", [row - first for row in wanted if first <= row < last])
+            here = array("i", [] if self._head else [row - first for row in wanted if first <= row < last])
             self._engine.forward(
                 self._decoder,
                 BatchStruct(
@@ -106,7 +113,11 @@ class NativeForward:
                 ),
             )
             done += len(here)
-        return logits
+        if self._head is None:
+            return logits
+        last_hidden = hidden if batch.logit_rows is None else hidden.index_select(0, batch.logit_rows)
+        normed = torch.rms_norm(last_hidden, last_hidden.shape[-1:], self._norm.float(), self._eps)
+        return self._head(normed.to(embedded.dtype)).float()
 
 
 def _struct(linear: Linear) -> LinearStruct:
