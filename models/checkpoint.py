@@ -48,13 +48,16 @@ class SafetensorsCheckpoint:
         self._packing = packing
 
     def __contains__(self, name: str) -> bool:
-        return name in self._files or f"{name.removesuffix('.weight')}.qweight" in self._files
+        return name in self._files or self._packed(name) is not None
 
     def weight(self, name: str) -> Weight:
-        stem = name.removesuffix(".weight")
-        if self._packing and f"{stem}.qweight" in self._files:
-            return self._packing(stem, self._files)
-        return self._files.tensor(name)
+        packing = self._packed(name)
+        return packing.weight(name.removesuffix(".weight"), self._files) if packing else self._files.tensor(name)
+
+    def _packed(self, name: str) -> Packing | None:
+        """None: the tensor is stored dense."""
+        packing = self._packing
+        return packing if packing and packing.packs(name.removesuffix(".weight"), self._files) else None
 
 
 class GGUFCheckpoint:

@@ -35,10 +35,13 @@ def requantised_form(kind: BlockType) -> Form | None:
 
 
 class GGUFMatrices:
-    """Reads the tensors of a file; those of more than one row in one of `forms`, where their type has it."""
+    """A file's tensors by name: dense, or in those of `forms` that their types have, or come to."""
 
     def __init__(self, file: GGUFFile, forms: Collection[Form]) -> None:
-        """Raises ModelLoadError where a tensor has a type that can't be read; says once what is requantised."""
+        """`forms`: that have kernels. Says once what is requantised.
+
+        Raises ModelLoadError where a tensor has a type that can't be read.
+        """
         self._file = file
         self._forms = forms
         file.require_readable()

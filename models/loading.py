@@ -55,7 +55,7 @@ def load_decoder(
     threads: int | None = None,
     native: bool = True,
 ) -> LoadedModel:
-    """Load a folder of safetensors (dense, AWQ or GPTQ) with its `config.json`, or a GGUF file.
+    """Load a folder of safetensors (dense, AWQ, GPTQ or compressed-tensors) with its `config.json`, or a GGUF file.
 
     `quantization`: int8 | int4 | None, as the files have it. `dense_prefill`: keep a bf16 copy of quantised weights,
     with which prompts are faster, where the processor multiplies in bf16. `threads`: of kernels, torch's process-wide;

@@ -1,4 +1,4 @@
-"""AWQ and GPTQ checkpoints give the logits of dense ones that hold the same values."""
+"""AWQ, GPTQ and compressed-tensors checkpoints give the logits of dense ones that hold the same values."""
 
 import json
 import shutil
@@ -17,7 +17,8 @@ from models.linear import ReorderedLinear
 from models.loading import load_decoder
 from models.native.library import library
 from tests.equivalence.conftest import decode, prefill
-from tests.models.packing import Codes, awq, gptq
+from tests.models.packing import Codes, awq, compressed, gptq
+from tests.models.test_packed import scheme
 
 SHAPE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
 DENSE = ["lm_head", "model.layers.1.self_attn.v_proj"]
@@ -26,7 +27,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "whole": {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True},  # but for the head
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False},
     "gptq-ordered": {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": True, "sym": False},
+    "compressed": scheme(group_size=64, symmetric=False),
 }
+PACKERS = {"awq": awq, "gptq": gptq, "compressed-tensors": compressed}
 IDS = list(range(40, 140))
 kinds = pytest.mark.parametrize("kind", SETTINGS)
 
@@ -46,12 +49,14 @@ def pairs(
             if not stem.endswith("_proj") or stem in settings.get("modules_to_not_convert", ()):
                 continue
             outputs, inputs = original[name].shape
-            made = Codes.random(outputs, inputs, settings["group_size"], seed=seed, lowest_zero=6)
+            made = Codes.random(outputs, inputs, settings.get("group_size", 64), seed=seed, lowest_zero=6)
+            if kind == "compressed":
+                made = replace(made, scales=made.scales.bfloat16())
             if settings.get("desc_act"):  # of q, k and v as of gate and up one order: they see the same inputs
                 made = replace(made, groups=Codes.random(8, inputs, 64, shuffled=True).groups)
             dense[name] = made.dense()
             del packed[name]
-            tensors = awq(made) if settings["quant_method"] == "awq" else gptq(made)
+            tensors = PACKERS[settings["quant_method"]](made)
             packed.update({f"{stem}.{part}": tensor for part, tensor in tensors.items()})
         folders = []
         for tensors, extra in ((packed, {"quantization_config": settings}), (dense, {})):

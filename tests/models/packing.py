@@ -1,4 +1,4 @@
-"""Packs 4-bit codes as AWQ and GPTQ publish them, by their descriptions and one code at a time."""
+"""Packs 4-bit codes as AWQ, GPTQ and compressed-tensors publish them, by their descriptions and a code at a time."""
 
 from dataclasses import dataclass
 
@@ -70,3 +70,19 @@ def gptq(made: Codes, *, version: int = 1) -> dict[str, Tensor]:
         "scales": made.scales.t().contiguous(),
         "g_idx": made.groups.int(),
     }
+
+
+def compressed(made: Codes) -> dict[str, Tensor]:
+    """Zero points are left out where they are all 8; groups are told where inputs are not in their order."""
+    outputs, inputs = made.codes.shape
+    tensors = {
+        "weight_packed": words(made.codes),
+        "weight_scale": made.scales.bfloat16(),
+        "weight_shape": torch.tensor([outputs, inputs]),
+    }
+    if not (made.zeros == 8).all():
+        padded = torch.nn.functional.pad(made.zeros, (0, 0, 0, -outputs % 8))
+        tensors["weight_zero_point"] = words(padded.t()).t().contiguous()
+    if not torch.equal(made.groups, made.groups.sort().values):
+        tensors["weight_g_idx"] = made.groups.int()
+    return tensors

@@ -1,5 +1,6 @@
-"""AWQ and GPTQ linears are read to the exact values that they stand for; what can't be read is refused by its name."""
+"""Packed linears are read to the exact values that they stand for; what can't be read is refused by its name."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor
 from models.errors import ModelLoadError
 from models.packed import packing_of
 from models.quantised import GROUP, Int4Weight, concatenated
-from tests.models.packing import Codes, awq, gptq
+from tests.models.packing import Codes, awq, compressed, gptq
 
 LINEAR = "model.layers.0.mlp.up_proj"
 AWQ: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}
@@ -26,7 +27,29 @@ class Stored(dict[str, Tensor]):
 def read(tensors: dict[str, Tensor], settings: dict[str, Any]) -> Int4Weight:
     packing = packing_of({"quantization_config": settings})
     assert packing is not None
-    return packing(LINEAR, Stored({f"{LINEAR}.{name}": tensor for name, tensor in tensors.items()}))
+    stored = Stored({f"{LINEAR}.{name}": tensor for name, tensor in tensors.items()})
+    assert packing.packs(LINEAR, stored)
+    assert not packing.packs("lm_head", stored)
+    return packing.weight(LINEAR, stored)
+
+
+def scheme(**weights: Any) -> dict[str, Any]:
+    """compressed-tensors' `quantization_config` with one scheme."""
+    usual = {"num_bits": 4, "type": "int", "symmetric": False, "strategy": "group", "group_size": 64, "actorder": None}
+    group = {"targets": ["Linear"], "input_activations": None, "weights": {**usual, **weights}}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+        "kv_cache_scheme": None,
+    }
+
+
+def with_activations() -> dict[str, Any]:
+    settings = scheme()
+    settings["config_groups"]["group_0"]["input_activations"] = {"num_bits": 8}
+    return settings
 
 
 def test_dense_checkpoints_have_no_packing() -> None:
@@ -63,6 +86,31 @@ def test_inputs_that_were_quantised_by_their_activations_stay_with_their_groups(
     assert torch.equal(found.dense(), made.dense())
     some = torch.tensor([5, 0, 47])
     assert torch.equal(found.rows(some).dense(), made.dense()[some])
+
+
+@pytest.mark.parametrize("group", [32, 128, -1])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_compressed_tensors_are_read_exactly(group: int, symmetric: bool) -> None:
+    made = Codes.random(50, 256, group)  # zero points of 50 outputs take seven words
+    zeros = torch.full_like(made.zeros, 8) if symmetric else made.zeros
+    made = replace(made, zeros=zeros, scales=made.scales.bfloat16())
+    strategy = {"strategy": "channel", "group_size": None} if group == -1 else {"group_size": group}
+    found = read(compressed(made), scheme(**strategy, symmetric=symmetric))
+    assert torch.equal(found.codes, made.codes.to(torch.uint8))
+    assert torch.equal(found.dense(), made.dense())
+
+
+def test_compressed_tensors_in_another_order_stay_with_their_groups() -> None:
+    made = Codes.random(48, 256, 64, shuffled=True)
+    made = replace(made, scales=made.scales.bfloat16())
+    found = read(compressed(made), scheme(actorder="group"))
+    assert found.order is not None
+    assert torch.equal(found.dense(), made.dense())
+    ordered = replace(made, groups=made.groups.sort().values)
+    none_given = {**compressed(ordered), "weight_g_idx": torch.full((256,), -1)}
+    assert torch.equal(read(none_given, scheme()).dense(), ordered.dense())
+    with pytest.raises(ModelLoadError, match="weight_g_idx"):
+        read(compressed(ordered), scheme(actorder="group"))
 
 
 def test_one_group_has_no_order() -> None:
@@ -109,6 +157,17 @@ def test_linears_of_one_order_become_one_and_others_dense() -> None:
         ({**GPTQ, "is_marlin_format": True}, "is_marlin_format=True"),
         ({**GPTQ, "dynamic": {"+:.*down_proj": {"bits": 8}}}, "dynamic="),
         ({**GPTQ, "pack_dtype": "int8"}, "pack_dtype='int8'"),
+        ({**scheme(), "format": "float-quantized"}, "format='float-quantized'"),
+        ({**scheme(), "kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme="),
+        ({**scheme(), "transform_config": {"config_groups": {}}}, "transform_config="),
+        ({**scheme(), "sparsity_config": {"format": "sparse-24"}}, "sparsity_config="),
+        ({**scheme(), "config_groups": {}}, "config_groups="),
+        (with_activations(), "input_activations="),
+        (scheme(num_bits=8), "num_bits=8"),
+        (scheme(type="float"), "type='float'"),
+        (scheme(strategy="tensor"), "strategy='tensor'"),
+        (scheme(actorder="dynamic"), "actorder='dynamic'"),
+        (scheme(group_size=8), "group_size=8"),
     ],
 )
 def test_settings_that_are_not_supported_are_named(settings: dict[str, Any], named: str) -> None:
@@ -119,20 +178,20 @@ def test_settings_that_are_not_supported_are_named(settings: dict[str, Any], nam
 @pytest.mark.parametrize(
     ("name", "tensor", "message"),
     [
-        ("scales", torch.ones(2, 48).half(), r"has \(2, 48\) values, not \(4, 48\)"),
-        ("qzeros", torch.zeros(4, 5, dtype=torch.int32), r"has \(4, 40\) values, not \(4, 48\)"),
-        ("qweight", torch.zeros(32, 48, dtype=torch.int16), "is int16"),
-        ("scales", torch.ones(4, 48, dtype=torch.int32), "is int32"),
-        ("g_idx", torch.zeros(256, dtype=torch.int32), "has groups that are not 64 inputs"),
-        ("g_idx", torch.zeros(128, dtype=torch.int32), "has groups that are not 64 inputs"),
+        ("scales", torch.ones(2, 48).half(), rf"scales of {LINEAR} are \(48, 2\), not \(48, 4\)"),
+        ("qzeros", torch.zeros(4, 5, dtype=torch.int32), rf"zero points of {LINEAR} are \(40, 4\), not \(48, 4\)"),
+        ("qweight", torch.zeros(32, 48, dtype=torch.int16), rf"{LINEAR}\.qweight is int16"),
+        ("scales", torch.ones(4, 48, dtype=torch.int32), rf"{LINEAR}\.scales is int32"),
+        ("g_idx", torch.zeros(256, dtype=torch.int32), rf"{LINEAR}\.g_idx has groups that are not 64 inputs"),
+        ("g_idx", torch.zeros(128, dtype=torch.int32), rf"{LINEAR}\.g_idx has groups that are not 64 inputs"),
     ],
 )
 def test_tensors_that_do_not_fit_are_named(name: str, tensor: Tensor, message: str) -> None:
     tensors = gptq(Codes.random(48, 256, 64))
-    with pytest.raises(ModelLoadError, match=rf"{LINEAR}\.{name} {message}"):
+    with pytest.raises(ModelLoadError, match=message):
         read({**tensors, name: tensor}, GPTQ)
     del tensors[name]
-    if name != "g_idx":
+    if name in ("scales", "qzeros"):
         with pytest.raises(ModelLoadError, match=name):
             read(tensors, GPTQ)
 
