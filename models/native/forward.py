@@ -41,7 +41,7 @@ class NativeForward:
         layers = cast(self._layers, POINTER(LayerStruct))
         native_head = isinstance(weights.head, NativeLinear)
         self._head = None if native_head else weights.head.decode
-        self._norm, self._eps = weights.norm, config.rms_norm_eps
+        self._norm, self._eps = weights.norm.float(), config.rms_norm_eps
         head = _struct(weights.head) if native_head else LinearStruct()
         self._decoder = DecoderStruct(shape, layers, self._vector(weights.norm), head)
 
@@ -116,7 +116,7 @@ class NativeForward:
         if self._head is None:
             return logits
         last_hidden = hidden if batch.logit_rows is None else hidden.index_select(0, batch.logit_rows)
-        normed = torch.rms_norm(last_hidden, last_hidden.shape[-1:], self._norm.float(), self._eps)
+        normed = torch.rms_norm(last_hidden, last_hidden.shape[-1:], self._norm, self._eps)
         return self._head(normed.to(embedded.dtype)).float()
 
 

@@ -108,15 +108,19 @@ def test_rows_are_the_same_bits_alone_and_together(
 
 
 @pytest.mark.skipif(library() is None, reason="no native library")
-@pytest.mark.parametrize(("quantization", "head", "bound"), [(None, "dense bfloat16", 0.05), ("int4", "int8", 0.08)])
+@pytest.mark.parametrize(
+    ("quantization", "weights", "head", "bound"),
+    [(None, "int4", "dense bfloat16", 0.05), ("int4", "int4", "int8", 0.08), ("int8", "int8", "int8", 0.05)],
+)
 def test_a_dense_head_follows_a_native_forward(
-    quantization: str | None, head: str, bound: float, pairs: dict[str, tuple[Path, Path]]
+    quantization: str | None, weights: str, head: str, bound: float, pairs: dict[str, tuple[Path, Path]]
 ) -> None:
-    """With `quantization` what was left dense becomes int4 or int8 too."""
+    """With `quantization` what was left dense becomes int4 or int8 too, and what was int4 int8."""
     packed, dense = pairs["whole"]
     decoder, exact = load(packed, quantization=quantization, dense_prefill=False), load(dense, dtype="float32")
     assert decoder.details()["attention"] == "paged, native in prefill, native in decode"
-    assert decoder.details()["head"].removesuffix(" (native)") == head
+    found_forms = [decoder.details()[part].removesuffix(" (native)") for part in ("weights", "head")]
+    assert found_forms == [weights, head]
     expected, found = (decode(each, each.new_cache(8), IDS, context=0) for each in (exact, decoder))
     assert (found - expected).abs().mean() <= bound * expected.std()
     positions, rows = torch.arange(len(IDS)), torch.tensor([7, 99])
