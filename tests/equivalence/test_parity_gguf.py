@@ -124,6 +124,7 @@ def test_files_of_several_types_give_the_logits_of_their_dequantised_weights(
     native: bool,
     save_checkpoint: Callable[..., tuple[Path, Any]],
     tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Published files have more bits for the embedding, the head, values and the down projection."""
     shape = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2, "head_dim": 64}
@@ -132,7 +133,9 @@ def test_files_of_several_types_give_the_logits_of_their_dequantised_weights(
     kinds = {**dict.fromkeys(LINEARS, linears), **dict.fromkeys(better, others)}
     path = convert(reference, "llama", tmp_path / "m.gguf", kinds)
     exact = load_decoder(path, device="cpu", dtype="float32").decoder
+    assert not caplog.records  # nothing is requantised where it is held dense
     quick = load_decoder(path, device="cpu", dense_prefill=False, native=native).decoder
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
     details, layer = quick.details(), quick._weights.layers[0]
     forms = [str(each).removesuffix(" (native)") for each in (layer.gate_up, layer.qkv, layer.down, details["head"])]
     assert forms == [held, "int8", "int8", "int8"]
