@@ -110,8 +110,6 @@ def from_hf(config: Mapping[str, Any]) -> DecoderConfig:
         known = ", ".join(_HF_ARCHITECTURES)
         raise ModelLoadError(f"architecture {named} is not supported (supported: {known}); {UPSTREAM}")
     _require(config.get("hidden_act", "silu") in ("silu", "swish"), named, f"hidden_act={config.get('hidden_act')}")
-    quantisation = config.get("quantization_config")
-    _require(not quantisation, named, f"quantised weights ({(quantisation or {}).get('quant_method')})")
     missing = [name for name in _SIZES if config.get(name) is None]
     if missing:
         raise ModelLoadError(f"config.json of {named} lacks {', '.join(missing)}")

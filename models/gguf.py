@@ -41,7 +41,8 @@ BF16 = BlockType("BF16", 1, 2)
 Q4_0 = BlockType("Q4_0", 32, 18)
 Q4_1 = BlockType("Q4_1", 32, 20)
 Q8_0 = BlockType("Q8_0", 32, 34)
-_TYPES = {0: F32, 1: F16, 2: Q4_0, 3: Q4_1, 8: Q8_0, 30: BF16}
+Q4_K = BlockType("Q4_K", 256, 144)
+_TYPES = {0: F32, 1: F16, 2: Q4_0, 3: Q4_1, 8: Q8_0, 12: Q4_K, 30: BF16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,12 @@ class GGUFFile:
             raise ModelLoadError(f"tensor {name} has the unknown GGUF type {type_id}") from error
         return BlockType(kind.name, *GGML_QUANT_SIZES[kind])
 
+    def require_readable(self) -> None:
+        """Raises ModelLoadError where a tensor has a type that the gguf package can't dequantise either."""
+        for type_id, name in {info.type_id: name for name, info in self.tensors.items()}.items():
+            if type_id not in _TYPES:
+                _dequantised(np.zeros((1, self.block_type(name).size), np.uint8), type_id, name)
+
     def blocks(self, name: str) -> NDArray[np.uint8]:
         """[rows, bytes of a row]: the stored blocks of a tensor, without a copy."""
         info, kind = self.tensors[name], self.block_type(name)
@@ -142,18 +149,22 @@ class GGUFFile:
             raise ModelLoadError(f"{self.path} ends inside tensor {name}: an incomplete download?")
         return np.frombuffer(self._map, np.uint8, rows * width, start).reshape(rows, width)
 
-    def dequantised(self, name: str) -> NDArray[np.float32]:
-        """The tensor in float32, by the gguf package's own rules."""
-        from gguf import GGMLQuantizationType
-        from gguf.quants import dequantize
-
+    def dequantised(self, name: str, rows: slice = slice(None)) -> NDArray[np.float32]:
+        """The tensor in float32, by the gguf package's own rules; of a matrix those of its `rows`."""
         info = self.tensors[name]
-        try:
-            values = dequantize(self.blocks(name), GGMLQuantizationType(info.type_id))
-        except NotImplementedError as error:
-            kind = self.block_type(name).name
-            raise ModelLoadError(f"tensor {name} has the GGUF type {kind}, which can't be read here") from error
-        return np.asarray(values, np.float32).reshape(info.shape)
+        return _dequantised(self.blocks(name)[rows], info.type_id, name).reshape(-1, *info.shape[1:])
+
+
+def _dequantised(blocks: NDArray[np.uint8], type_id: int, name: str) -> NDArray[np.float32]:
+    """`name`: of the tensor, for people."""
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    kind = GGMLQuantizationType(type_id)
+    try:
+        return np.asarray(dequantize(blocks, kind), np.float32)
+    except NotImplementedError as error:
+        raise ModelLoadError(f"tensor {name} has the GGUF type {kind.name}, which can't be read here") from error
 
 
 def _open_header(cursor: _Cursor) -> tuple[int, Iterator[tuple[str, Any]]]:

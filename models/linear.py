@@ -113,6 +113,26 @@ class Int4Linear(QuantisedLinear):
         super().__init__("int4", _with_bias(kernel, bias), codes.nbytes + scales.nbytes, dense_copy)
 
 
+class ReorderedLinear:
+    """Takes its inputs in another order than they come in. Each input is the same number there: rows stay as exact."""
+
+    def __init__(self, inner: Linear, order: Tensor) -> None:
+        """`order`: [k] int64, of the inputs as `inner` takes them."""
+        self._inner = inner
+        self._order = order
+        self.weight_bytes = inner.weight_bytes + order.nbytes
+        self.has_dense_copy = inner.has_dense_copy
+
+    def __str__(self) -> str:
+        return f"{self._inner}, inputs reordered"
+
+    def decode(self, x: Tensor) -> Tensor:
+        return self._inner.decode(x.index_select(1, self._order))
+
+    def prefill(self, x: Tensor) -> Tensor:
+        return self._inner.prefill(x.index_select(1, self._order))
+
+
 def _with_bias(kernel: Kernel, bias: Tensor | None) -> Kernel:
     return kernel if bias is None else lambda x: kernel(x).add_(bias)
 

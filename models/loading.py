@@ -19,6 +19,7 @@ from models.device import available_cpus, choose_device, choose_dtype
 from models.errors import ModelLoadError, SourceError
 from models.gguf import GGUFFile
 from models.native.library import Engine
+from models.packed import packing_of
 from models.tokenizer import Tokenizer, from_gguf, load_tokenizer
 from models.weights import LinearFactory, build_weights
 
@@ -54,7 +55,7 @@ def load_decoder(
     threads: int | None = None,
     native: bool = True,
 ) -> LoadedModel:
-    """Load a folder of safetensors with its `config.json`, or a GGUF file.
+    """Load a folder of safetensors (dense, AWQ, GPTQ or compressed-tensors) with its `config.json`, or a GGUF file.
 
     `quantization`: int8 | int4 | None, as the files have it. `dense_prefill`: keep a bf16 copy of quantised weights,
     with which prompts are faster, where the processor multiplies in bf16. `threads`: of kernels, torch's process-wide;
@@ -88,7 +89,7 @@ def _load_gguf(path: Path, factory: LinearFactory) -> LoadedModel:
     config = configs.from_gguf(file.metadata, rope_factors=factors, tied="output.weight" not in file.tensors)
     with ThreadPoolExecutor(1) as beside:
         tokenizer = beside.submit(from_gguf, file)
-        decoder = _decoder(config, GGUFCheckpoint(file, config), factory)
+        decoder = _decoder(config, GGUFCheckpoint(file, config, factory.forms), factory)
     return LoadedModel(decoder, tokenizer.result(), GenerationDefaults(eos_ids=tokenizer.result().eos_ids))
 
 
@@ -96,11 +97,11 @@ def _load_folder(path: Path, factory: LinearFactory) -> LoadedModel:
     raw = _read_json(path / "config.json")
     if raw is None:
         raise ModelLoadError(f"{path} has no config.json")
-    config = configs.from_hf(raw)
+    config, packing = configs.from_hf(raw), packing_of(raw)
     generation = _read_json(path / "generation_config.json") or {}
     with ThreadPoolExecutor(1) as beside:
         tokenizer = beside.submit(load_tokenizer, path)
-        decoder = _decoder(config, SafetensorsCheckpoint(path), factory)
+        decoder = _decoder(config, SafetensorsCheckpoint(path, packing), factory)
     return LoadedModel(decoder, tokenizer.result(), _generation_defaults(generation, raw, tokenizer.result()))
 
 

@@ -1,6 +1,6 @@
 """Weights in the forms that the weight-only kernels take: int8 with a scale a row, int4 in groups of 32."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,11 +32,12 @@ class Int8Weight:
 
 @dataclass(frozen=True, slots=True)
 class Int4Weight:
-    """w[n, k] = (codes[n, k] - 8) · scale[n, k / 32] + zero[n, k / 32]"""
+    """w[n, order[k]] = (codes[n, k] - 8) · scale[n, k / 32] + zero[n, k / 32]"""
 
     codes: Tensor  # [n, k] uint8, 0 … 15
     scale: Tensor  # [n, k / 32] float32
     zero: Tensor  # [n, k / 32] float32
+    order: Tensor | None = None  # [k] int64, the input of each column; None: inputs in their own order
 
     @staticmethod
     def quantise(weight: Tensor) -> "Int4Weight":
@@ -48,12 +49,22 @@ class Int4Weight:
         return Int4Weight(codes.flatten(1), scale, low + 8 * scale)
 
     def rows(self, order: Tensor) -> "Int4Weight":
-        return Int4Weight(*(each.index_select(0, order) for each in (self.codes, self.scale, self.zero)))
+        codes, scale, zero = (each.index_select(0, order) for each in (self.codes, self.scale, self.zero))
+        return Int4Weight(codes, scale, zero, self.order)
+
+    def to(self, device: torch.device) -> "Int4Weight":
+        order = None if self.order is None else self.order.to(device)
+        return Int4Weight(self.codes.to(device), self.scale.to(device), self.zero.to(device), order)
+
+    def columns_as_stored(self) -> "Int4Weight":
+        """The same without `order`, for inputs that are put in it."""
+        return replace(self, order=None)
 
     def dense(self) -> Tensor:
         """[n, k] float32"""
         groups = self.codes.view(*self.scale.shape, GROUP).float()
-        return groups.mul_(self.scale[..., None]).add_((self.zero - 8 * self.scale)[..., None]).flatten(1)
+        found = groups.mul_(self.scale[..., None]).add_((self.zero - 8 * self.scale)[..., None]).flatten(1)
+        return found if self.order is None else found[:, self.order.argsort()]
 
 
 Weight = Tensor | Int8Weight | Int4Weight
@@ -66,10 +77,15 @@ def dense(weight: Weight) -> Tensor:
 
 def concatenated(weights: "list[Weight]") -> Weight:
     """One weight with the rows of all, in their form where they share one, dense otherwise."""
-    if all(isinstance(weight, Int4Weight) for weight in weights):
-        parts = [(weight.codes, weight.scale, weight.zero) for weight in weights if isinstance(weight, Int4Weight)]
-        return Int4Weight(*(torch.cat(column) for column in zip(*parts, strict=True)))
-    if all(isinstance(weight, Int8Weight) for weight in weights):
-        pairs = [(weight.codes, weight.scale) for weight in weights if isinstance(weight, Int8Weight)]
-        return Int8Weight(*(torch.cat(column) for column in zip(*pairs, strict=True)))
+    int4 = [weight for weight in weights if isinstance(weight, Int4Weight)]
+    if len(int4) == len(weights) and all(_same(weight.order, int4[0].order) for weight in int4):
+        codes, scale, zero = zip(*((weight.codes, weight.scale, weight.zero) for weight in int4), strict=True)
+        return Int4Weight(torch.cat(codes), torch.cat(scale), torch.cat(zero), int4[0].order)
+    int8 = [weight for weight in weights if isinstance(weight, Int8Weight)]
+    if len(int8) == len(weights):
+        return Int8Weight(torch.cat([weight.codes for weight in int8]), torch.cat([weight.scale for weight in int8]))
     return torch.cat([dense(weight) for weight in weights]) if len(weights) > 1 else dense(weights[0])
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other or (one is not None and other is not None and torch.equal(one, other))

@@ -9,7 +9,7 @@ from torch import Tensor
 from models.checkpoint import Checkpoint
 from models.config import DecoderConfig
 from models.errors import ModelLoadError
-from models.linear import DenseLinear, Int4Linear, Int8Linear, Linear, has_int4_kernel, packs_bf16
+from models.linear import DenseLinear, Int4Linear, Int8Linear, Linear, ReorderedLinear, has_int4_kernel, packs_bf16
 from models.native.library import Engine
 from models.native.linear import NativeLinear, fits
 from models.quantised import GROUP, Int4Weight, Int8Weight, Weight, concatenated, dense
@@ -65,22 +65,22 @@ class LinearFactory:
         self.engine = engine if device.type == "cpu" and dtype == torch.bfloat16 else None
         self._quantization = quantization
         self._dense_prefill = dense_prefill and device.type == "cpu" and packs_bf16()
+        # Quantised forms that have kernels for the device and type.
+        self.forms: tuple[type[Int8Weight] | type[Int4Weight], ...] = ()
+        if dtype == torch.bfloat16:
+            int8 = (Int8Weight,) if device.type == "cpu" else ()
+            self.forms = (*int8, Int4Weight) if has_int4_kernel(16, GROUP, device) else int8
 
     def linear(self, weights: Sequence[Weight], biases: Sequence[Weight] = ()) -> Linear:
         """Weights that share their input become one linear, outputs side by side."""
         bias = torch.cat([dense(each) for each in biases]).to(self.device, self.dtype) if biases else None
-        weight = self._form(concatenated(list(weights)), self._quantization)
-        if isinstance(weight, Tensor):
-            return DenseLinear(weight.to(self.device, self.dtype), bias)
-        copy = DenseLinear(weight.dense().to(self.dtype), bias) if self._dense_prefill else None
-        return self._quantised(weight, bias, copy)
+        formed = self._alike([self._form(weight, self._quantization) for weight in weights])
+        return self._made(concatenated(formed), bias, dense_copy=self._dense_prefill)
 
     def head(self, weight: Weight) -> Linear:
         """The output head: int8 where the rest becomes int4. No copy for prefill, which wants one row of it."""
-        weight = self._form(weight, "int8" if self._quantization and self.device.type == "cpu" else None)
-        if isinstance(weight, Tensor):
-            return DenseLinear(weight.to(self.device, self.dtype))
-        return self._quantised(weight, None, None)
+        kept = self.device.type != "cpu" or (self._quantization == "int4" and isinstance(weight, Int4Weight))
+        return self._made(self._form(weight, "int8" if self._quantization and not kept else None))
 
     def embedding(self, weight: Weight) -> Callable[[Tensor], Tensor]:
         """[rows] int64 -> [rows, hidden]; quantised rows are expanded when they are looked up."""
@@ -98,29 +98,42 @@ class LinearFactory:
         return dense(weight).to(self.device, self.dtype)
 
     def _form(self, weight: Weight, wanted: str | None) -> Weight:
-        """`wanted`, or as stored, if it has a kernel here."""
-        if wanted == "int8" and isinstance(weight, Tensor):
-            weight = Int8Weight.quantise(weight)
-        elif wanted == "int4" and not isinstance(weight, Int4Weight) and _grouped(weight):
-            weight = Int4Weight.quantise(dense(weight))
-        if isinstance(weight, Tensor):
-            return weight
-        if self.engine and fits(weight):
-            return weight
-        rows, columns = weight.codes.shape
-        if isinstance(weight, Int8Weight):
-            has_kernel = self.device.type == "cpu"
-        else:
-            has_kernel = has_int4_kernel(rows, columns, self.device)
-        return weight if has_kernel and self.dtype == torch.bfloat16 else weight.dense()
+        """`wanted`, or as stored."""
+        if wanted == "int8" and not isinstance(weight, Int8Weight):
+            return Int8Weight.quantise(dense(weight))
+        if wanted == "int4" and not isinstance(weight, Int4Weight) and _grouped(weight):
+            return Int4Weight.quantise(dense(weight))
+        return weight
 
-    def _quantised(self, weight: Int8Weight | Int4Weight, bias: Tensor | None, copy: DenseLinear | None) -> Linear:
-        if self.engine and fits(weight):
-            return NativeLinear(self.engine, weight, bias, copy)
+    def _alike(self, weights: list[Weight]) -> list[Weight]:
+        """A product takes one form: int4 beside int8 becomes int8, which loses least, where that is not held dense."""
+        if {type(weight) for weight in weights} != {Int4Weight, Int8Weight} or Int8Weight not in self.forms:
+            return weights
+        return [self._form(weight, "int8") for weight in weights]
+
+    def _made(self, weight: Weight, bias: Tensor | None = None, *, dense_copy: bool = False) -> Linear:
+        made = None if isinstance(weight, Tensor) else self._quantised(weight, bias, dense_copy)
+        return made or DenseLinear(dense(weight).to(self.device, self.dtype), bias)
+
+    def _quantised(self, weight: Int8Weight | Int4Weight, bias: Tensor | None, dense_copy: bool) -> Linear | None:
+        """None: no kernel takes such a weight here."""
+
+        def copy() -> DenseLinear | None:
+            return DenseLinear(weight.dense().to(self.dtype), bias) if dense_copy else None
+
+        if isinstance(weight, Int4Weight) and weight.order is not None:
+            inner = self._quantised(weight.columns_as_stored(), bias, dense_copy)
+            return inner and ReorderedLinear(inner, weight.order.to(self.device))
+        if type(weight) not in self.forms:
+            return None
+        if self.engine and fits(self.engine, weight):
+            return NativeLinear(self.engine, weight, bias, copy())
         if isinstance(weight, Int8Weight):
-            return Int8Linear(weight, bias, copy)
-        moved = Int4Weight(*(each.to(self.device) for each in (weight.codes, weight.scale, weight.zero)))
-        return Int4Linear(moved, bias, copy)
+            return Int8Linear(weight, bias, copy())
+        rows, columns = weight.codes.shape
+        if not has_int4_kernel(rows, columns, self.device):
+            return None
+        return Int4Linear(weight.to(self.device), bias, copy())
 
 
 def _grouped(weight: Tensor | Int8Weight) -> bool:

@@ -1,4 +1,4 @@
-/* Attention of a few positions over the paged cache of their sequence, and the functions that go with it, in float32. */
+/* Attention of a few positions over the paged cache of their sequence, and what goes with it, in float32. */
 #ifndef ATTENTION_H
 #define ATTENTION_H
 
@@ -11,7 +11,7 @@ enum {
     MOST_HEAD_DIM = 512,
     MOST_QUERIES = 64,
     MOST_WEIGHED = 8, /* queries that share a pass over the values: as many as there are registers for */
-    AHEAD = 16,      /* positions whose values are fetched early: a position's lie too far apart for the processor to guess */
+    AHEAD = 16,       /* positions whose values are fetched early: too far apart for the processor to guess */
 };
 
 /* 32 bfloat16 as two vectors of float32: those at even places and those at odd ones. */
@@ -114,7 +114,8 @@ static inline void split(const float *head, int head_dim, float *even, float *od
 }
 
 /* Scores of the 16 positions of one block. `keys`: those of its first position. */
-static inline __m512 block_scores(const float *even, const float *odd, const uint16_t *keys, size_t stride, int head_dim)
+static inline __m512 block_scores(
+    const float *even, const float *odd, const uint16_t *keys, size_t stride, int head_dim)
 {
     __m512 sum[BLOCK];
 #pragma GCC unroll 16

@@ -194,6 +194,9 @@ static void run_forward(void *argument, int thread)
 
 /* --- what Python calls -------------------------------------------------------------------------------------------- */
 
+const struct limits native_limits = {
+    MOST_ROWS, MOST_HEAD_DIM, MOST_QUERIES, BLOCK, GROUP, LANES, INT4_BYTES, INT8_BYTES};
+
 int native_supported(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -15,6 +15,14 @@ enum {
     PHASES = 6,           /* of one layer */
 };
 
+/* What callers have to know of this build. */
+struct limits {
+    int32_t rows, head_dim, queries; /* at most: of one forward; of a head; that share keys and values in one row */
+    int32_t block;                   /* positions of a block of the cache */
+    int32_t group, lanes;            /* inputs of a group, outputs of a block of packed weights */
+    int32_t int4_bytes, int8_bytes;  /* of one group of such a block */
+};
+
 struct shape {
     int32_t hidden, intermediate, heads, kv_heads, head_dim, layers;
     float eps;

@@ -10,24 +10,17 @@ from models.attention import BLOCK_SIZE, KVCache
 from models.batch import ForwardBatch
 from models.config import DecoderConfig
 from models.linear import Linear
-from models.native.library import (
-    MOST_GROUP,
-    MOST_HEAD_DIM,
-    MOST_ROWS,
-    BatchStruct,
-    DecoderStruct,
-    Engine,
-    LayerStruct,
-    LinearStruct,
-    ShapeStruct,
-)
-from models.native.linear import LANES, NativeLinear
+from models.native.library import BatchStruct, DecoderStruct, Engine, LayerStruct, LinearStruct, ShapeStruct
+from models.native.linear import NativeLinear
 from models.rope import RopeTable
 from models.weights import DecoderWeights, LayerWeights
 
 
 class NativeForward:
-    """From embedded rows to logits in one call; all but the KV cache, which is bfloat16, in float32."""
+    """From embedded rows to logits in one call; all but the KV cache, which is bfloat16, in float32.
+
+    A head that is not native (a checkpoint's dense one) follows in torch.
+    """
 
     def __init__(self, engine: Engine, config: DecoderConfig, weights: DecoderWeights) -> None:
         self._engine = engine
@@ -46,19 +39,28 @@ class NativeForward:
             config.rms_norm_eps,
         )
         layers = cast(self._layers, POINTER(LayerStruct))
-        self._decoder = DecoderStruct(shape, layers, self._vector(weights.norm), _struct(weights.head))
+        native_head = isinstance(weights.head, NativeLinear)
+        self._head = None if native_head else weights.head.decode
+        self._norm, self._eps = weights.norm.float(), config.rms_norm_eps
+        head = _struct(weights.head) if native_head else LinearStruct()
+        self._decoder = DecoderStruct(shape, layers, self._vector(weights.norm), head)
 
     @classmethod
     def bind(cls, engine: Engine, config: DecoderConfig, weights: DecoderWeights) -> "NativeForward | None":
         """None where the model has a shape or a weight that the library has no code for."""
-        linears: list[Linear] = [weights.head]
+        linears: list[Linear] = []
         for layer in weights.layers:
             linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
-        heads = config.head_dim % (2 * LANES) == 0 and config.head_dim <= MOST_HEAD_DIM
-        fits = heads and config.group <= MOST_GROUP and config.intermediate_size % LANES == 0 and BLOCK_SIZE == LANES
-        return (
-            cls(engine, config, weights) if fits and all(isinstance(each, NativeLinear) for each in linears) else None
+        limits = engine.limits
+        fits = (
+            config.head_dim % (2 * limits.lanes) == 0
+            and config.head_dim <= limits.head_dim
+            and config.group <= limits.queries
+            and config.intermediate_size % limits.lanes == 0
+            and limits.block == BLOCK_SIZE
+            and all(isinstance(each, NativeLinear) for each in linears)
         )
+        return cls(engine, config, weights) if fits else None
 
     def _layer(self, layer: LayerWeights) -> LayerStruct:
         return LayerStruct(
@@ -88,11 +90,12 @@ class NativeForward:
         self._rope.reserve(max(lengths))
         hidden, rope = embedded.float(), self._rope.packed(batch.positions)
         wanted = range(rows) if batch.logit_rows is None else batch.logit_rows.tolist()
-        logits = torch.empty(len(wanted), self._vocab_size)
+        logits = torch.empty(0 if self._head else len(wanted), self._vocab_size)
         done = 0
-        for first in range(0, rows, MOST_ROWS):
-            last = min(first + MOST_ROWS, rows)
-            here = array("i", [row - first for row in wanted if first <= row < last])
+        most = self._engine.limits.rows
+        for first in range(0, rows, most):
+            last = min(first + most, rows)
+            here = array("i", [] if self._head else [row - first for row in wanted if first <= row < last])
             self._engine.forward(
                 self._decoder,
                 BatchStruct(
@@ -110,7 +113,11 @@ class NativeForward:
                 ),
             )
             done += len(here)
-        return logits
+        if self._head is None:
+            return logits
+        last_hidden = hidden if batch.logit_rows is None else hidden.index_select(0, batch.logit_rows)
+        normed = torch.rms_norm(last_hidden, last_hidden.shape[-1:], self._norm, self._eps)
+        return self._head(normed.to(embedded.dtype)).float()
 
 
 def _struct(linear: Linear) -> LinearStruct:

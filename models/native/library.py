@@ -9,9 +9,29 @@ from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_
 from typing import ClassVar
 
 EXTENSION = "models.native._library"
-MOST_ROWS = 256  # of one forward
-MOST_HEAD_DIM = 512
-MOST_GROUP = 64  # query heads that share keys and values
+
+
+class LimitsStruct(Structure):
+    """`struct limits` in engine.h: what this build of the library takes, and how it lays out packed weights."""
+
+    _fields_: ClassVar = [
+        ("rows", c_int32),
+        ("head_dim", c_int32),
+        ("queries", c_int32),
+        ("block", c_int32),
+        ("group", c_int32),
+        ("lanes", c_int32),
+        ("int4_bytes", c_int32),
+        ("int8_bytes", c_int32),
+    ]
+    rows: int
+    head_dim: int
+    queries: int
+    block: int
+    group: int
+    lanes: int
+    int4_bytes: int
+    int8_bytes: int
 
 
 class LinearStruct(Structure):
@@ -95,6 +115,8 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
         loaded = ctypes.CDLL(spec.origin)
     except OSError as error:
         return None, str(error)
+    if not all(hasattr(loaded, name) for name in ("native_supported", "native_limits")):
+        return None, f"{spec.origin} was built from other sources: build it again"
     if not loaded.native_supported():
         return None, "the processor has no AVX-512 VNNI"
     loaded.engine_new.restype = c_void_p
@@ -121,6 +143,7 @@ class Engine:
         handle = found.engine_new(threads, matrix)
         if not handle:
             raise MemoryError("no memory for the native engine")
+        self.limits = LimitsStruct.from_buffer_copy(LimitsStruct.in_dll(found, "native_limits"))
         self._library = found
         self._handle = handle
         weakref.finalize(self, found.engine_free, handle)
@@ -132,7 +155,7 @@ class Engine:
         return cls(found, threads, matrix=matrix) if found else None
 
     def forward(self, decoder: DecoderStruct, batch: BatchStruct) -> None:
-        """At most MOST_ROWS rows. Raises MemoryError."""
+        """At most `limits.rows` rows. Raises MemoryError."""
         if not self._library.engine_forward(self._handle, decoder, batch):
             raise MemoryError("no memory for a forward")
 

@@ -208,7 +208,7 @@ static inline __attribute__((always_inline)) void unpack_group(const uint8_t *pa
     }
 }
 
-/* sums[i] = 16 rows of a group's inputs by 16 outputs, as integers. Two sets of tiles by turns: see `matrix_product`. */
+/* sums[i] = 16 rows of a group's inputs by 16 outputs, as integers. Two sets of tiles by turns: `matrix_product`. */
 static inline __attribute__((always_inline, target("amx-tile,amx-int8"))) void group_sums(
     int bits, int turn, const uint8_t *packed, const int8_t *values, size_t stride, uint8_t *weights, int32_t *sums)
 {
@@ -233,8 +233,8 @@ static inline __attribute__((always_inline, target("amx-tile,amx-int8"))) void g
     settle_memory();
 }
 
-/* As `int4_product` and `int8_product` of 16 rows, to the bit: sums of a group are integers. A group's sums are asked for
- * one turn before they are used, for they take a while.
+/* As `int4_product` and `int8_product` of 16 rows, to the bit: sums of a group are integers. A group's sums are asked
+ * for one turn before they are used, for they take a while.
  */
 static inline __attribute__((always_inline, target("amx-tile,amx-int8"))) void matrix_product(
     const struct linear *w, int bits, int block, const struct codes *codes, int row, __m512 *y)

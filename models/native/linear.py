@@ -4,17 +4,13 @@ import torch
 from torch import Tensor
 
 from models.linear import DenseLinear, QuantisedLinear
-from models.native.library import Engine, LinearStruct, library
+from models.native.library import Engine, LimitsStruct, LinearStruct, library
 from models.quantised import GROUP, Int4Weight, Int8Weight
 
-LANES = 16  # outputs of one block
-INT4_BYTES = LANES * GROUP // 2 + 2 * LANES * 2  # of a group of a block: codes, then scales and minima in float16
-INT8_BYTES = LANES * GROUP
 
-
-def fits(weight: Int4Weight | Int8Weight) -> bool:
-    """Whether a row is whole groups."""
-    return weight.codes.shape[1] % GROUP == 0
+def fits(engine: Engine, weight: Int4Weight | Int8Weight) -> bool:
+    """Whether a row is whole groups of the size that the library was built for."""
+    return engine.limits.group == GROUP and weight.codes.shape[1] % GROUP == 0
 
 
 class NativeLinear(QuantisedLinear):
@@ -30,9 +26,10 @@ class NativeLinear(QuantisedLinear):
         outputs, inputs = weight.codes.shape
         self._engine = engine
         # What `struct` points to.
-        self._blocks = _packed(weight)
-        self._scale = _padded(weight.scale) if isinstance(weight, Int8Weight) else None
-        self._bias = None if bias is None else _padded(bias)
+        lanes = engine.limits.lanes
+        self._blocks = _packed(weight, engine.limits)
+        self._scale = _padded(weight.scale, lanes) if isinstance(weight, Int8Weight) else None
+        self._bias = None if bias is None else _padded(bias, lanes)
         self.struct = LinearStruct(
             self._blocks.data_ptr(),
             None if self._scale is None else self._scale.data_ptr(),
@@ -50,24 +47,24 @@ class NativeLinear(QuantisedLinear):
         return y.to(x.dtype)
 
 
-def _packed(weight: Int4Weight | Int8Weight) -> Tensor:
+def _packed(weight: Int4Weight | Int8Weight, limits: LimitsStruct) -> Tensor:
     """[blocks, groups, bytes] uint8, as linear.h describes it."""
     found = library()
     assert found is not None
     outputs, inputs = weight.codes.shape
-    blocks, groups = -(-outputs // LANES), inputs // GROUP
+    blocks, groups = -(-outputs // limits.lanes), inputs // limits.group
     codes = weight.codes.contiguous()
     if isinstance(weight, Int8Weight):
-        packed = torch.zeros(blocks, groups, INT8_BYTES, dtype=torch.uint8)
+        packed = torch.zeros(blocks, groups, limits.int8_bytes, dtype=torch.uint8)
         found.pack_int8(codes.data_ptr(), outputs, inputs, packed.data_ptr())
         return packed
-    packed = torch.zeros(blocks, groups, INT4_BYTES, dtype=torch.uint8)
+    packed = torch.zeros(blocks, groups, limits.int4_bytes, dtype=torch.uint8)
     scale = weight.scale.float().contiguous()
     minimum = (weight.zero.float() - 8 * scale).contiguous()
     found.pack_int4(codes.data_ptr(), scale.data_ptr(), minimum.data_ptr(), outputs, inputs, packed.data_ptr())
     return packed
 
 
-def _padded(values: Tensor) -> Tensor:
+def _padded(values: Tensor, lanes: int) -> Tensor:
     """[outputs] -> float32, to whole blocks."""
-    return torch.nn.functional.pad(values.float(), (0, -values.shape[0] % LANES))
+    return torch.nn.functional.pad(values.float(), (0, -values.shape[0] % lanes))

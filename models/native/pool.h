@@ -1,8 +1,9 @@
 /* Threads for short phases of work.
  *
- * A forward is a row of phases, each a number of tasks that threads claim one by one. A phase is over when its tasks are
- * done, whoever did them: a thread that the system has not woken yet, or has put aside between two tasks, holds nobody
- * up. Threads sleep between forwards, and spin within one: whoever yields a core gives it away for a whole time slice.
+ * A forward is a row of phases, each a number of tasks that threads claim one by one. A phase is over when its tasks
+ * are done, whoever did them: a thread that the system has not woken yet, or has put aside between two tasks, holds
+ * nobody up. Threads sleep between forwards, and spin within one: whoever yields a core gives it away for a whole time
+ * slice.
  */
 #ifndef POOL_H
 #define POOL_H

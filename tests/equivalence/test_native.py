@@ -15,7 +15,7 @@ from models.config import from_hf
 from models.decoder import Decoder
 from models.linear import Linear
 from models.loading import load_decoder
-from models.native.library import library, missing
+from models.native.library import Engine, library, missing
 from models.quantised import GROUP, Int4Weight, Int8Weight, Weight
 from models.rope import RopeTable
 from models.source import resolve
@@ -56,7 +56,7 @@ class Reference:
 
 
 class ReferenceFactory(LinearFactory):
-    def _quantised(self, weight: Int4Weight | Int8Weight, bias: Tensor | None, copy: object) -> Linear:
+    def _quantised(self, weight: Int4Weight | Int8Weight, bias: Tensor | None, dense_copy: bool) -> Linear:
         return Reference(weight, bias)
 
     def vector(self, weight: Weight) -> Tensor:
@@ -136,8 +136,33 @@ def test_the_embedded_model_says_the_same() -> None:
     assert (expected.amax(1) - likeliest).max() <= 0.5
 
 
-def test_more_rows_than_one_call_takes(save_checkpoint: Callable[..., tuple[Path, Any]]) -> None:
+def limit(monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> None:
+    """As if the library were built with it."""
+    start = Engine.start
+
+    def limited(threads: int) -> Engine | None:
+        engine = start(threads)
+        assert engine is not None
+        setattr(engine.limits, name, most)
+        return engine
+
+    monkeypatch.setattr(Engine, "start", limited)
+
+
+@pytest.mark.parametrize(("name", "most"), [("head_dim", 16), ("queries", 1), ("block", 8)])
+def test_a_shape_that_the_library_has_no_code_for_runs_without_it(
+    name: str, most: int, save_checkpoint: Callable[..., tuple[Path, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = save_checkpoint("Llama", **SHAPE)
+    limit(monkeypatch, name, most)
+    assert "native" not in load_decoder(folder, device="cpu", quantization="int4").decoder.details()["attention"]
+
+
+def test_more_rows_than_one_call_takes(
+    save_checkpoint: Callable[..., tuple[Path, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A replay of 100 tokens of one sequence beside a step of another, of which two rows are wanted."""
+    limit(monkeypatch, "rows", 64)
     folder, _ = save_checkpoint("Llama", **SHAPE)
     decoder = load_decoder(folder, device="cpu", quantization="int4").decoder
     long, short = [1 + i % 300 for i in range(100)], [7, 8, 9]

@@ -28,8 +28,9 @@ def write_gguf(
     metadata: dict[str, Any] | None = None,
     tensors: dict[str, np.ndarray] | None = None,
     quantised: dict[str, tuple[np.ndarray, gguf.GGMLQuantizationType]] | None = None,
+    blocks: dict[str, tuple[np.ndarray, gguf.GGMLQuantizationType]] | None = None,
 ) -> Path:
-    """`tensors` in their own type; `quantised`: float32 values and the type to store them in."""
+    """`tensors` in their own type; `quantised`: float32 values and the type to store them in; `blocks`: stored so."""
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in (metadata or {}).items():
         match value:
@@ -47,6 +48,8 @@ def write_gguf(
         writer.add_tensor(name, tensor)
     for name, (values, kind) in (quantised or {}).items():
         writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+    for name, (stored, kind) in (blocks or {}).items():
+        writer.add_tensor(name, stored, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -90,7 +90,6 @@ def test_linear_rope_stretches_all_frequencies() -> None:
         ({"rope_parameters": {"rope_type": "longrope", "factor": 4.0}}, "longrope"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0}}, "mscale"),
         ({"partial_rotary_factor": 0.5}, "partial rotary"),
-        ({"quantization_config": {"quant_method": "awq"}}, "awq"),
     ],
 )
 def test_refusals_name_the_reason_and_the_alternative(change: dict[str, Any], named: str) -> None:

@@ -1,15 +1,20 @@
 """The native linears compute what their codes say, and a row's result depends on neither rows nor threads."""
 
+import _ctypes
+import importlib.util
 import platform
 import shutil
+from importlib.machinery import ModuleSpec
 
 import pytest
 import torch
 from torch import Tensor
 
+from models.attention import BLOCK_SIZE
+from models.native import library as native
 from models.native.library import Engine, library, missing
 from models.native.linear import NativeLinear
-from models.quantised import Int4Weight, Int8Weight
+from models.quantised import GROUP, Int4Weight, Int8Weight
 
 ROWS, COLUMNS = 200, 160  # the last block of 16 outputs is half full
 
@@ -37,6 +42,24 @@ Form = type[Int4Weight] | type[Int8Weight]
 @pytest.mark.skipif(shutil.which("gcc") is None or platform.machine() != "x86_64", reason="no gcc, or not x86-64")
 def test_the_library_is_built_where_there_is_a_compiler() -> None:
     assert not (missing() or "").startswith("not built"), missing()
+
+
+def test_a_library_of_other_sources_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(name: str) -> ModuleSpec:
+        return ModuleSpec(name, None, origin=_ctypes.__file__)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    found, reason = native._load.__wrapped__()
+    assert found is None
+    assert "build it again" in (reason or "")
+
+
+@needs_library
+def test_the_library_lays_out_weights_and_cache_as_the_rest_does() -> None:
+    limits = engine().limits
+    assert (limits.group, limits.block) == (GROUP, BLOCK_SIZE)
+    assert limits.int4_bytes == limits.lanes * (GROUP // 2 + 4)  # codes, a scale and a minimum in float16
+    assert limits.int8_bytes == limits.lanes * GROUP
 
 
 @needs_library
