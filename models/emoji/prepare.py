@@ -58,7 +58,7 @@ def load_pictures(work: Path) -> dict[str, Image.Image]:
 
 
 class WordVectors:
-    """The input embeddings of all-MiniLM-L6-v2, centred and projected on their first principal components."""
+    """The input embeddings of all-MiniLM-L6-v2, centred, whitened, cut to their first principal components."""
 
     def __init__(self) -> None:
         from safetensors.torch import load_file
@@ -66,12 +66,14 @@ class WordVectors:
 
         folder = resolve("embedded:all-minilm-l6-v2")
         self._tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.no_padding()
         table = load_file(folder / "model.safetensors")["embeddings.word_embeddings.weight"].float()
         common = table[WORDS.start : COMMON]
         mean = common.mean(dim=0)
         _, _, axes = torch.linalg.svd(common - mean, full_matrices=False)
         projected = (table - mean) @ axes[:WIDTH].T
-        self._table = projected / projected[WORDS.start : COMMON].std()
+        # As wide in one direction as in any other: where the first few rule, the encoder is very slow to learn.
+        self._table = projected / projected[WORDS.start : COMMON].std(dim=0)
         words = [(number, str(self._tokenizer.id_to_token(number))) for number in WORDS]
         self._words = [(number, word) for number, word in words if re.fullmatch("[a-z]{3,}", word)]
 
