@@ -9,8 +9,10 @@ from torch import Tensor
 from models.attention import BLOCK_SIZE, KVCache
 from models.batch import ForwardBatch
 from models.config import DecoderConfig
+from models.layers import LayerSpec
 from models.linear import Linear
 from models.native.library import (
+    ALL,
     MOST_GROUP,
     MOST_HEAD_DIM,
     MOST_ROWS,
@@ -26,16 +28,28 @@ from models.rope import RopeTable
 from models.weights import DecoderWeights, LayerWeights
 
 
+def fits(config: DecoderConfig) -> bool:
+    """Whether the library has code for such a model."""
+    plain = config.activation == "silu" and not config.branch_norms
+    heads = config.head_dim % (2 * LANES) == 0 and config.head_dim <= MOST_HEAD_DIM and config.group <= MOST_GROUP
+    scaled = any(layer.scale is not None for layer in config.layers)
+    return plain and heads and not scaled and config.intermediate_size % LANES == 0 and BLOCK_SIZE == LANES
+
+
 class NativeForward:
     """From embedded rows to logits in one call; all but the KV cache, which is bfloat16, in float32."""
 
     def __init__(self, engine: Engine, config: DecoderConfig, weights: DecoderWeights) -> None:
         self._engine = engine
         self._vocab_size = config.vocab_size
-        self._rope = RopeTable(config, torch.float32, torch.device("cpu"))
+        limit, cpu = config.max_position_embeddings, torch.device("cpu")
+        self._ropes = [RopeTable(rope, config.head_dim, limit, torch.float32, cpu) for rope in config.ropes]
         # What the structures point to.
         self._kept: list[object] = [weights]
-        self._layers = (LayerStruct * config.num_layers)(*(self._layer(layer) for layer in weights.layers))
+        specs = ((spec, config.ropes.index(spec.rope)) for spec in config.layers)
+        self._layers = (LayerStruct * config.num_layers)(
+            *(self._layer(layer, *spec) for layer, spec in zip(weights.layers, specs, strict=True))
+        )
         shape = ShapeStruct(
             config.hidden_size,
             config.intermediate_size,
@@ -50,21 +64,21 @@ class NativeForward:
 
     @classmethod
     def bind(cls, engine: Engine, config: DecoderConfig, weights: DecoderWeights) -> "NativeForward | None":
-        """None where the model has a shape or a weight that the library has no code for."""
+        """None where the model has a shape, a part or a weight that the library has no code for."""
         linears: list[Linear] = [weights.head]
         for layer in weights.layers:
             linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
-        heads = config.head_dim % (2 * LANES) == 0 and config.head_dim <= MOST_HEAD_DIM
-        fits = heads and config.group <= MOST_GROUP and config.intermediate_size % LANES == 0 and BLOCK_SIZE == LANES
-        return (
-            cls(engine, config, weights) if fits and all(isinstance(each, NativeLinear) for each in linears) else None
-        )
+        if not (fits(config) and all(isinstance(each, NativeLinear) for each in linears)):
+            return None
+        return cls(engine, config, weights)
 
-    def _layer(self, layer: LayerWeights) -> LayerStruct:
+    def _layer(self, layer: LayerWeights, spec: LayerSpec, rope: int) -> LayerStruct:
         return LayerStruct(
             self._vector(layer.attention_norm),
             _struct(layer.qkv),
             None if layer.qk_norm is None else self._vector(layer.qk_norm),
+            rope,
+            ALL if spec.window is None else min(spec.window, ALL),
             _struct(layer.output),
             self._vector(layer.mlp_norm),
             _struct(layer.gate_up),
@@ -85,8 +99,10 @@ class NativeForward:
             starts.extend([len(tables)] * segment.length)
             lengths.extend(range(segment.context + 1, end + 1))
             tables.extend(segment.blocks[: -(-end // BLOCK_SIZE)])
-        self._rope.reserve(max(lengths))
-        hidden, rope = embedded.float(), self._rope.packed(batch.positions)
+        for table in self._ropes:
+            table.reserve(max(lengths))
+        hidden = embedded.float()
+        rope = torch.stack([table.packed(batch.positions) for table in self._ropes])  # [ropes, rows, 1, …]
         wanted = range(rows) if batch.logit_rows is None else batch.logit_rows.tolist()
         logits = torch.empty(len(wanted), self._vocab_size)
         done = 0
@@ -98,7 +114,8 @@ class NativeForward:
                 BatchStruct(
                     last - first,
                     hidden[first:].data_ptr(),
-                    rope[first:].data_ptr(),
+                    rope[:, first:].data_ptr(),
+                    rope.stride(0),
                     _address(lengths, first),
                     _address(starts, first),
                     _address(tables),

@@ -12,6 +12,7 @@ EXTENSION = "models.native._library"
 MOST_ROWS = 256  # of one forward
 MOST_HEAD_DIM = 512
 MOST_GROUP = 64  # query heads that share keys and values
+ALL = 1 << 30  # as a window: all positions
 
 
 class LinearStruct(Structure):
@@ -44,6 +45,8 @@ class LayerStruct(Structure):
         ("attention_norm", c_void_p),
         ("qkv", LinearStruct),
         ("qk_norm", c_void_p),
+        ("rope", c_int32),
+        ("window", c_int32),
         ("output", LinearStruct),
         ("mlp_norm", c_void_p),
         ("gate_up", LinearStruct),
@@ -65,6 +68,7 @@ class BatchStruct(Structure):
         ("rows", c_int32),
         ("hidden", c_void_p),
         ("rope", c_void_p),
+        ("rope_stride", c_int64),
         ("lengths", c_void_p),
         ("starts", c_void_p),
         ("tables", c_void_p),
