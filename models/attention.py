@@ -99,6 +99,43 @@ class _Writer:
             self._layers[layer].index_copy_(0, self._slots, keys_values)
 
 
+class CausalMask:
+    """Additive masks of query tiles: views of one [TILE · group, context + TILE] tensor that grows as contexts do."""
+
+    def __init__(self, group: int, window: int | None, dtype: torch.dtype, device: torch.device) -> None:
+        """`window`: positions that a row attends to, its own the last; None: all."""
+        self._group, self._window = group, window
+        self._dtype, self._device = dtype, device
+        self._context = 0
+        self._mask = self._make()
+
+    def _make(self) -> Tensor:
+        rows = torch.arange(TILE, device=self._device)[:, None]
+        positions = torch.arange(-self._context, TILE, device=self._device)  # counted from the tile's first row
+        hidden = positions > rows
+        if self._window is not None:
+            hidden |= positions <= rows - self._window
+        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device).masked_fill_(hidden, float("-inf"))
+        return mask.repeat_interleave(self._group, 0)
+
+    def tile(self, length: int, context: int) -> Tensor:
+        """[length · group, context + length]: of the context what is in the window, then the lower triangle."""
+        if context > self._context:
+            self._context = max(context, 2 * self._context, 1024)
+            self._mask = self._make()
+        begin = self._context - context
+        return self._mask[: length * self._group, begin : begin + context + length]
+
+
+CausalMasks = Mapping[int | None, CausalMask]  # by window
+
+
+def causal_masks(layers: Sequence[LayerSpec], group: int, dtype: torch.dtype, device: torch.device) -> CausalMasks:
+    """A mask for each of the layers' windows."""
+    windows = dict.fromkeys(layer.window for layer in layers)
+    return {window: CausalMask(group, window, dtype, device) for window in windows}
+
+
 _T = TypeVar("_T")
 
 
@@ -167,7 +204,7 @@ class PrefillAttention:
         self,
         cache: KVCache,
         layers: Sequence[LayerSpec],
-        masks: "CausalMasks",
+        masks: CausalMasks,
         span: Span,
         length: int,
         queries: Tensor,
@@ -198,40 +235,3 @@ class PrefillAttention:
         query = self._query.flatten(1, 2).unsqueeze(0)  # [1, kv_heads, length · group, head_dim]
         out = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=self._layers[layer].scale)
         self._output.copy_(out.view(self._output.shape))
-
-
-class CausalMask:
-    """Additive masks of query tiles: views of one [TILE · group, context + TILE] tensor that grows as contexts do."""
-
-    def __init__(self, group: int, window: int | None, dtype: torch.dtype, device: torch.device) -> None:
-        """`window`: positions that a row attends to, its own the last; None: all."""
-        self._group, self._window = group, window
-        self._dtype, self._device = dtype, device
-        self._context = 0
-        self._mask = self._make()
-
-    def _make(self) -> Tensor:
-        rows = torch.arange(TILE, device=self._device)[:, None]
-        positions = torch.arange(-self._context, TILE, device=self._device)  # counted from the tile's first row
-        hidden = positions > rows
-        if self._window is not None:
-            hidden |= positions <= rows - self._window
-        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device).masked_fill_(hidden, float("-inf"))
-        return mask.repeat_interleave(self._group, 0)
-
-    def tile(self, length: int, context: int) -> Tensor:
-        """[length · group, context + length]: of the context what is in the window, then the lower triangle."""
-        if context > self._context:
-            self._context = max(context, 2 * self._context, 1024)
-            self._mask = self._make()
-        begin = self._context - context
-        return self._mask[: length * self._group, begin : begin + context + length]
-
-
-CausalMasks = Mapping[int | None, CausalMask]  # by window
-
-
-def causal_masks(layers: Sequence[LayerSpec], group: int, dtype: torch.dtype, device: torch.device) -> CausalMasks:
-    """A mask for each of the layers' windows."""
-    windows = dict.fromkeys(layer.window for layer in layers)
-    return {window: CausalMask(group, window, dtype, device) for window in windows}
