@@ -131,6 +131,9 @@ def _grouped(weight: Tensor | Int8Weight) -> bool:
     return columns % GROUP == 0
 
 
+_AS_STORED: Mapping[str, Tensor] = {}
+
+
 def build_weights(config: DecoderConfig, checkpoint: Checkpoint, factory: LinearFactory) -> DecoderWeights:
     """Raises ModelLoadError where a tensor is missing, or of another shape than the config says."""
     hidden, intermediate = config.hidden_size, config.intermediate_size
@@ -147,12 +150,13 @@ def build_weights(config: DecoderConfig, checkpoint: Checkpoint, factory: Linear
         stored = checked(f"{name}.weight", size)
         return factory.vector(dense(stored).float() + config.norm_offset if config.norm_offset else stored)
 
-    def linear(prefix: str, rows: Mapping[str, int], columns: int, bias: bool, order: Tensor | None = None) -> Linear:
-        """Those of `rows` (name -> outputs) share the input of `columns`; all outputs together go into `order`."""
+    def linear(
+        prefix: str, rows: Mapping[str, int], columns: int, bias: bool, orders: Mapping[str, Tensor] = _AS_STORED
+    ) -> Linear:
+        """Those of `rows` (name -> outputs) share the input of `columns`. `orders`: of the outputs, by name."""
         weights = [checked(f"{prefix}.{name}.weight", count, columns) for name, count in rows.items()]
         biases = [checked(f"{prefix}.{name}.bias", count) for name, count in rows.items()] if bias else []
-        if order is not None:
-            weights, biases = ([_ordered(concatenated(each), order)] if each else [] for each in (weights, biases))
+        weights, biases = (list(map(_ordered, each, map(orders.get, rows))) for each in (weights, biases))
         return factory.linear(weights, biases)
 
     def qk_norm(attention: str, rope: Rope) -> Tensor:
@@ -171,7 +175,7 @@ def build_weights(config: DecoderConfig, checkpoint: Checkpoint, factory: Linear
         around = config.branch_norms
         return LayerWeights(
             attention_norm=norm(f"{prefix}.input_layernorm"),
-            qkv=linear(attention, of_qkv, hidden, config.qkv_bias, _order_of_qkv(config, rope)),
+            qkv=linear(attention, of_qkv, hidden, config.qkv_bias, _orders(config, rope)),
             qk_norm=qk_norm(attention, rope) if config.qk_norm else None,
             output=linear(attention, {"o_proj": hidden}, query, config.output_bias),
             output_norm=norm(f"{prefix}.post_attention_layernorm") if around else None,
@@ -204,14 +208,21 @@ def _half_against_half(rope: Rope, head_dim: int) -> Tensor:
     )
 
 
-def _order_of_qkv(config: DecoderConfig, rope: Rope) -> Tensor | None:
-    """[(heads + 2 · kv_heads) · head_dim]; None where rows are in their order already."""
+def _orders(config: DecoderConfig, rope: Rope) -> Mapping[str, Tensor]:
+    """Of the rows of q and k, whose names may be these; of none where they are in their order already."""
     if 2 * len(rope.inv_freq) in (0, config.head_dim):
-        return None
-    order = torch.arange((config.num_heads + 2 * config.num_kv_heads) * config.head_dim).view(-1, config.head_dim)
-    turned = config.num_heads + config.num_kv_heads
-    return torch.cat((order[:turned, _half_against_half(rope, config.head_dim)], order[turned:])).flatten()
+        return _AS_STORED
+    order = _half_against_half(rope, config.head_dim)
+
+    def rows(turned: int, others: int = 0) -> Tensor:
+        heads = torch.arange((turned + others) * config.head_dim).view(-1, config.head_dim)
+        return torch.cat((heads[:turned, order], heads[turned:])).flatten()
+
+    heads, kv_heads = config.num_heads, config.num_kv_heads
+    return {"q_proj": rows(heads), "k_proj": rows(kv_heads), "qkv_proj": rows(heads + kv_heads, kv_heads)}
 
 
-def _ordered(weight: Weight, order: Tensor) -> Weight:
+def _ordered(weight: Weight, order: Tensor | None) -> Weight:
+    if order is None:
+        return weight
     return weight.index_select(0, order) if isinstance(weight, Tensor) else weight.rows(order)

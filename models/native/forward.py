@@ -12,7 +12,6 @@ from models.config import DecoderConfig
 from models.layers import LayerSpec
 from models.linear import Linear
 from models.native.library import (
-    ALL,
     MOST_GROUP,
     MOST_HEAD_DIM,
     MOST_ROWS,
@@ -27,13 +26,13 @@ from models.native.linear import LANES, NativeLinear
 from models.rope import RopeTable
 from models.weights import DecoderWeights, LayerWeights
 
+_ALL = 1 << 30  # as a window: all positions
 
-def fits(config: DecoderConfig) -> bool:
-    """Whether the library has code for such a model."""
-    plain = config.activation == "silu" and not config.branch_norms
-    heads = config.head_dim % (2 * LANES) == 0 and config.head_dim <= MOST_HEAD_DIM and config.group <= MOST_GROUP
+
+def knows(config: DecoderConfig) -> bool:
+    """Whether the library has code for all parts of such a model, whatever its shape."""
     scaled = any(layer.scale is not None for layer in config.layers)
-    return plain and heads and not scaled and config.intermediate_size % LANES == 0 and BLOCK_SIZE == LANES
+    return config.activation == "silu" and not config.branch_norms and not scaled
 
 
 class NativeForward:
@@ -68,9 +67,10 @@ class NativeForward:
         linears: list[Linear] = [weights.head]
         for layer in weights.layers:
             linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
-        if not (fits(config) and all(isinstance(each, NativeLinear) for each in linears)):
-            return None
-        return cls(engine, config, weights)
+        heads = config.head_dim % (2 * LANES) == 0 and config.head_dim <= MOST_HEAD_DIM
+        fits = heads and config.group <= MOST_GROUP and config.intermediate_size % LANES == 0 and BLOCK_SIZE == LANES
+        fits = fits and knows(config) and all(isinstance(each, NativeLinear) for each in linears)
+        return cls(engine, config, weights) if fits else None
 
     def _layer(self, layer: LayerWeights, spec: LayerSpec, rope: int) -> LayerStruct:
         return LayerStruct(
@@ -78,7 +78,7 @@ class NativeForward:
             _struct(layer.qkv),
             None if layer.qk_norm is None else self._vector(layer.qk_norm),
             rope,
-            ALL if spec.window is None else min(spec.window, ALL),
+            _ALL if spec.window is None else min(spec.window, _ALL),
             _struct(layer.output),
             self._vector(layer.mlp_norm),
             _struct(layer.gate_up),

@@ -12,7 +12,6 @@ EXTENSION = "models.native._library"
 MOST_ROWS = 256  # of one forward
 MOST_HEAD_DIM = 512
 MOST_GROUP = 64  # query heads that share keys and values
-ALL = 1 << 30  # as a window: all positions
 
 
 class LinearStruct(Structure):

@@ -18,7 +18,7 @@ from models.frequencies import NO_ROPE
 from models.layers import LayerSpec
 from models.linear import Linear
 from models.loading import load_decoder
-from models.native.forward import fits
+from models.native.forward import knows
 from models.native.library import library, missing
 from models.quantised import GROUP, Int4Weight, Int8Weight, Weight
 from models.rope import RopeTable
@@ -143,9 +143,9 @@ def test_what_the_library_has_no_code_for_decodes_on_torch_s_path(
     assert details["attention"].endswith("a call a position in decode")
     assert details["weights"].startswith("int4 (native)")
     llama = from_hf(json.loads((save_checkpoint("Llama", **SHAPE)[0] / "config.json").read_text()))
-    assert fits(llama)
+    assert knows(llama)
     for switch in ({"activation": "gelu_tanh"}, {"branch_norms": True}, {"layers": (LayerSpec(NO_ROPE, scale=0.1),)}):
-        assert not fits(replace(llama, **switch))
+        assert not knows(replace(llama, **switch))
 
 
 @pytest.mark.requires_weights

@@ -125,3 +125,21 @@ def test_the_text_part_of_a_vision_checkpoint_is_the_text_model(
         )
     )
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3"])
+def test_partial_rotary_of_weights_that_are_not_fused(
+    family: str, save_checkpoint: Callable[..., tuple[Path, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Biases and norms of q and k, too. transformers turns a part of a head in Phi-3 only: others are lent its way."""
+    from transformers.models.phi3.modeling_phi3 import apply_rotary_pos_emb
+
+    name = family.lower()
+    monkeypatch.setattr(f"transformers.models.{name}.modeling_{name}.apply_rotary_pos_emb", apply_rotary_pos_emb)
+    rope = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0, "partial_rotary_factor": 0.5}
+    folder, reference = save_checkpoint(family, rope_parameters=rope, **({"head_dim": 32} if name == "qwen3" else {}))
+    decoder = load_decoder(folder, device="cpu", dtype="float32", threads=1).decoder
+    ids = list(range(40, 140))
+    with torch.no_grad():
+        expected = reference(torch.tensor([ids])).logits[0]
+    assert (prefill(decoder, decoder.new_cache(7), ids) - expected).abs().max() <= TOLERANCE
