@@ -4,14 +4,16 @@ Every attention call sees one sequence only, with a shape that follows from that
 aligned query tile at a time, decode one position at a time. A row's result can't depend on what else is in the batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from models.batch import Segment
+from models.layers import LayerSpec
 
 BLOCK_SIZE = 16  # positions a block
 TILE = 64  # query rows of one prefill attention call; 128 is a sixth faster, but finds fewer prefixes
@@ -97,32 +99,96 @@ class _Writer:
             self._layers[layer].index_copy_(0, self._slots, keys_values)
 
 
-class DecodeAttention:
-    """One call a position, of one query against all positions up to it."""
+class CausalMask:
+    """Additive masks of query tiles: views of one [TILE · group, context + TILE] tensor that grows as contexts do."""
 
-    def __init__(self, cache: KVCache, segments: Sequence[Segment], queries: Tensor, outputs: Tensor) -> None:
+    def __init__(self, group: int, window: int | None, dtype: torch.dtype, device: torch.device) -> None:
+        """`window`: positions that a row attends to, its own the last; None: all."""
+        self._group, self._window = group, window
+        self._dtype, self._device = dtype, device
+        self._context = 0
+        self._mask = self._make()
+
+    def _make(self) -> Tensor:
+        rows = torch.arange(TILE, device=self._device)[:, None]
+        positions = torch.arange(-self._context, TILE, device=self._device)  # counted from the tile's first row
+        hidden = positions > rows
+        if self._window is not None:
+            hidden |= positions <= rows - self._window
+        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device).masked_fill_(hidden, float("-inf"))
+        return mask.repeat_interleave(self._group, 0)
+
+    def tile(self, length: int, context: int) -> Tensor:
+        """[length · group, context + length]: of the context what is in the window, then the lower triangle."""
+        if context > self._context:
+            self._context = max(context, 2 * self._context, 1024)
+            self._mask = self._make()
+        begin = self._context - context
+        return self._mask[: length * self._group, begin : begin + context + length]
+
+
+CausalMasks = Mapping[int | None, CausalMask]  # by window
+
+
+def causal_masks(layers: Sequence[LayerSpec], group: int, dtype: torch.dtype, device: torch.device) -> CausalMasks:
+    """A mask for each of the layers' windows."""
+    windows = dict.fromkeys(layer.window for layer in layers)
+    return {window: CausalMask(group, window, dtype, device) for window in windows}
+
+
+_T = TypeVar("_T")
+
+
+def _by_layer(layers: Sequence[LayerSpec], make: Callable[[int | None], _T]) -> list[_T]:
+    """What is made of each layer's window, once for all layers that share it."""
+    made = {window: make(window) for window in dict.fromkeys(layer.window for layer in layers)}
+    return [made[layer.window] for layer in layers]
+
+
+class DecodeAttention:
+    """One call a position, of one query against all positions of the layer's window up to it."""
+
+    def __init__(
+        self,
+        cache: KVCache,
+        layers: Sequence[LayerSpec],
+        segments: Sequence[Segment],
+        queries: Tensor,
+        outputs: Tensor,
+    ) -> None:
         """`queries`, `outputs`: [rows, kv_heads, group, head_dim].
 
         Query heads that share a KV head become the rows of one head.
         """
         device = cache.pool.device
-        self._calls: list[tuple[Tensor, Tensor, _Reader]] = []
-        own: list[Span] = []
-        for segment in segments:
-            whole = Span.of(segment.blocks, segment.context + segment.length, device)
-            own.append(whole.part(segment.context, whole.length))
-            for length in range(segment.context + 1, whole.length + 1):
-                row = len(self._calls)
-                reader = _Reader(cache, whole.part(0, length))
-                self._calls.append((queries[row : row + 1], outputs[row : row + 1], reader))
+        wholes = [Span.of(each.blocks, each.context + each.length, device) for each in segments]
+        own = [whole.part(each.context, whole.length) for each, whole in zip(segments, wholes, strict=True)]
+        rows = [(queries[row : row + 1], outputs[row : row + 1]) for row in range(queries.shape[0])]
+
+        def calls(window: int | None) -> list[tuple[Tensor, Tensor, _Reader]]:
+            readers = (
+                _Reader(cache, whole.part(_first(length, window), length))
+                for each, whole in zip(segments, wholes, strict=True)
+                for length in range(each.context + 1, whole.length + 1)
+            )
+            return [(query, output, reader) for (query, output), reader in zip(rows, readers, strict=True)]
+
+        self._layers = layers
+        self._calls = _by_layer(layers, calls)
         self._write = _Writer(cache, own[0] if len(own) == 1 else _together(own, device))
 
     def __call__(self, layer: int, keys_values: Tensor) -> None:
         """`keys_values`: [rows, 2 · kv_heads · head_dim], the rows' own, written to the cache before attending."""
         self._write(layer, keys_values)
-        for query, output, reader in self._calls:
+        scale = self._layers[layer].scale
+        for query, output, reader in self._calls[layer]:
             keys, values = reader(layer)
-            output.copy_(scaled_dot_product_attention(query, keys, values))
+            output.copy_(scaled_dot_product_attention(query, keys, values, scale=scale))
+
+
+def _first(length: int, window: int | None) -> int:
+    """The first of `length` positions that the last one attends to."""
+    return 0 if window is None else max(0, length - window)
 
 
 def _together(spans: Sequence[Span], device: torch.device) -> Span:
@@ -132,42 +198,40 @@ def _together(spans: Sequence[Span], device: torch.device) -> Span:
 
 
 class PrefillAttention:
-    """One query tile of one sequence against all positions up to its end."""
+    """One query tile of one sequence against all positions up to its end that a row of it attends to."""
 
-    def __init__(self, cache: KVCache, span: Span, length: int, queries: Tensor, outputs: Tensor, mask: Tensor) -> None:
+    def __init__(
+        self,
+        cache: KVCache,
+        layers: Sequence[LayerSpec],
+        masks: CausalMasks,
+        span: Span,
+        length: int,
+        queries: Tensor,
+        outputs: Tensor,
+    ) -> None:
         """`span`: all positions up to the tile's end, of which the last `length` are the tile's own.
 
-        `queries`, `outputs`: [rows, kv_heads, group, head_dim], rows ≥ length. `mask`: [length · group, span.length].
+        `queries`, `outputs`: [rows, kv_heads, group, head_dim], rows ≥ length.
         """
+        start = span.length - length
+
+        def attended(window: int | None) -> tuple[_Reader, Tensor]:
+            first = _first(start + 1, window)
+            return _Reader(cache, span.part(first, span.length)), masks[window].tile(length, start - first)
+
         self._length = length
-        self._mask = mask
+        self._layers = layers
+        self._attended = _by_layer(layers, attended)
         self._query = queries[:length].transpose(0, 1)  # [kv_heads, length, group, head_dim]
         self._output = outputs[:length].transpose(0, 1)
-        self._read = _Reader(cache, span)
-        self._write = _Writer(cache, span.part(span.length - length, span.length))
+        self._write = _Writer(cache, span.part(start, span.length))
 
     def __call__(self, layer: int, keys_values: Tensor) -> None:
         """`keys_values`: [rows, 2 · kv_heads · head_dim]; the first `length` rows count."""
         self._write(layer, keys_values[: self._length])
-        keys, values = self._read(layer)
+        read, mask = self._attended[layer]
+        keys, values = read(layer)
         query = self._query.flatten(1, 2).unsqueeze(0)  # [1, kv_heads, length · group, head_dim]
-        out = scaled_dot_product_attention(query, keys, values, attn_mask=self._mask)
+        out = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=self._layers[layer].scale)
         self._output.copy_(out.view(self._output.shape))
-
-
-class CausalMask:
-    """Additive masks of query tiles: views of one [TILE · group, context + TILE] tensor that grows as contexts do."""
-
-    def __init__(self, group: int, dtype: torch.dtype, device: torch.device) -> None:
-        corner = torch.full((TILE, TILE), float("-inf"), dtype=dtype, device=device).triu_(1)
-        self._group = group
-        self._mask = corner.repeat_interleave(group, 0)
-
-    def tile(self, length: int, context: int) -> Tensor:
-        """[length · group, context + length]: all of the context, then the lower triangle."""
-        missing = context - (self._mask.shape[1] - TILE)
-        if missing > 0:
-            wider = max(missing, 1024, self._mask.shape[1])
-            self._mask = torch.cat((self._mask.new_zeros(self._mask.shape[0], wider), self._mask), 1)
-        begin = self._mask.shape[1] - TILE - context
-        return self._mask[: length * self._group, begin : begin + context + length]

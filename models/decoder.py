@@ -7,17 +7,18 @@ row doesn't depend on the number of rows. A prefill forward has one tile for eac
 padded to a multiple of 16 rows, so that every kernel sees shapes that follow from the sequence alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
+from torch.nn.functional import gelu, silu
 
-from models.attention import BLOCK_SIZE, TILE, CausalMask, DecodeAttention, KVCache, PrefillAttention, Span
+from models.attention import BLOCK_SIZE, TILE, DecodeAttention, KVCache, PrefillAttention, Span, causal_masks
 from models.batch import ForwardBatch
-from models.config import DecoderConfig
+from models.config import Activation, DecoderConfig
 from models.linear import Kernel
 from models.native.forward import NativeForward
 from models.native.library import Engine
@@ -26,6 +27,11 @@ from models.tile import Tile, TilePool
 from models.weights import DecoderWeights, LayerWeights
 
 _PADDING = 16  # rows of a prefill tile are a multiple of it: few shapes to prepare kernels for
+
+_ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {  # may work in place
+    "silu": partial(silu, inplace=True),
+    "gelu_tanh": partial(gelu, approximate="tanh"),
+}
 
 Attend = Callable[[int, Tensor], None]
 
@@ -37,21 +43,27 @@ class _Layer:
     attention_norm: Tensor  # [2 · hidden]: for the residual and its negative
     qkv: Kernel
     qk_norm: Tensor | None
+    rope: int  # index of the config's
     output: Kernel
+    output_norm: Tensor | None  # [hidden]
     mlp_norm: Tensor  # [2 · hidden]
     gate_up: Kernel
     down: Kernel
+    down_norm: Tensor | None  # [hidden]
 
     @staticmethod
-    def bind(layer: LayerWeights, kind: Literal["decode", "prefill"]) -> "_Layer":
+    def bind(layer: LayerWeights, rope: int, kind: Literal["decode", "prefill"]) -> "_Layer":
         return _Layer(
             attention_norm=layer.attention_norm.repeat(2),
             qkv=getattr(layer.qkv, kind),
             qk_norm=layer.qk_norm,
+            rope=rope,
             output=getattr(layer.output, kind),
+            output_norm=layer.output_norm,
             mlp_norm=layer.mlp_norm.repeat(2),
             gate_up=getattr(layer.gate_up, kind),
             down=getattr(layer.down, kind),
+            down_norm=layer.down_norm,
         )
 
 
@@ -74,16 +86,22 @@ class Decoder:
         linears = [each for layer in weights.layers for each in (layer.qkv, layer.output, layer.gate_up, layer.down)]
         self.weight_bytes = sum(linear.weight_bytes for linear in (*linears, weights.head))
         self._weights = weights
-        self._rope = RopeTable(config, dtype, device)
-        self._mask = CausalMask(config.group, dtype, device)
+        limit = config.max_position_embeddings
+        self._ropes = [RopeTable(rope, config.head_dim, limit, dtype, device) for rope in config.ropes]
+        self._masks = causal_masks(config.layers, config.group, dtype, device)
+        self._activate = _ACTIVATIONS[config.activation]
+        # As the embeddings are, so the scale is rounded: Gemma was trained so.
+        self._embedding_scale = float(torch.tensor(config.embedding_scale, dtype=dtype))
         self._tiles = TilePool(config, dtype, device)
         self._norm = weights.norm.repeat(2)
-        self._decode_layers = [_Layer.bind(layer, "decode") for layer in weights.layers]
+        ropes = [config.ropes.index(spec.rope) for spec in config.layers]
+        bound = list(zip(weights.layers, ropes, strict=True))
+        self._decode_layers = [_Layer.bind(layer, rope, "decode") for layer, rope in bound]
         self._native = NativeForward.bind(engine, config, weights) if engine else None
         self._native_prefill = self._native is not None and not any(linear.has_dense_copy for linear in linears)
         # Chunk borders and prefix reuse fall on multiples of it.
         self.tile = BLOCK_SIZE if self._native_prefill else TILE
-        self._prefill_layers = [_Layer.bind(layer, "prefill") for layer in weights.layers]
+        self._prefill_layers = [_Layer.bind(layer, rope, "prefill") for layer, rope in bound]
 
     def new_cache(self, num_blocks: int) -> KVCache:
         """An empty pool of `num_blocks` blocks. The caller hands out its blocks."""
@@ -108,9 +126,13 @@ class Decoder:
     def forward(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """[k, vocab] float32: the logits of `batch.logit_rows`, of all rows where that is None."""
         with torch.inference_mode():
-            self._rope.reserve(max(segment.context + segment.length for segment in batch.segments))
+            longest = max(segment.context + segment.length for segment in batch.segments)
+            for table in self._ropes:
+                table.reserve(longest)
             self._tiles.reset()
             embedded = self._weights.embedding(batch.ids)
+            if self._embedding_scale != 1:
+                embedded = embedded * self._embedding_scale
             for first, embeds in batch.embeds:
                 embedded[first : first + embeds.shape[0]] = embeds
             if self._native and (batch.kind == "decode" or self._native_prefill):
@@ -121,8 +143,8 @@ class Decoder:
     def _decode(self, batch: ForwardBatch, embedded: Tensor, cache: KVCache) -> Tensor:
         """-> [k, hidden], normed"""
         tile = self._tiles.take(embedded.shape[0])
-        tile.enter(embedded, batch.positions, self._rope)
-        attend = DecodeAttention(cache, batch.segments, tile.query, tile.attended_heads)
+        tile.enter(embedded, batch.positions, self._ropes)
+        attend = DecodeAttention(cache, self.config.layers, batch.segments, tile.query, tile.attended_heads)
         self._layers(self._decode_layers, [(tile, attend)])
         hidden = tile.normed(self._norm, self.config.rms_norm_eps)
         return hidden if batch.logit_rows is None else hidden.index_select(0, batch.logit_rows)
@@ -137,9 +159,10 @@ class Decoder:
             for start in range(segment.context, whole.length, TILE):
                 length = min(TILE, whole.length - start)
                 tile = self._tiles.take(-(-length // _PADDING) * _PADDING)
-                tile.enter(embedded[row : row + length], batch.positions[row : row + length], self._rope)
-                span, mask = whole.part(0, start + length), self._mask.tile(length, start)
-                work.append((tile, PrefillAttention(cache, span, length, tile.query, tile.attended_heads, mask)))
+                tile.enter(embedded[row : row + length], batch.positions[row : row + length], self._ropes)
+                span, views = whole.part(0, start + length), (tile.query, tile.attended_heads)
+                attend = PrefillAttention(cache, self.config.layers, self._masks, span, length, *views)
+                work.append((tile, attend))
                 lengths.append(length)
                 row += length
         self._layers(self._prefill_layers, work)
@@ -155,12 +178,12 @@ class Decoder:
                 self._project(layer, tile)
                 attend(index, tile.keys_values)
             for tile, _ in work:
-                tile.add(layer.output(tile.attended))
+                tile.add(self._normed(layer.output(tile.attended), layer.output_norm))
             for tile, _ in work:
                 gate, up = tile.halves(layer.gate_up(tile.normed(layer.mlp_norm, eps)))
-                torch.mul(silu(gate, inplace=True), up, out=tile.activated)
+                torch.mul(self._activate(gate), up, out=tile.activated)
             for tile, _ in work:
-                tile.add(layer.down(tile.activated))
+                tile.add(self._normed(layer.down(tile.activated), layer.down_norm))
 
     def _project(self, layer: _Layer, tile: Tile) -> None:
         """The residual -> q, k and v with their positions."""
@@ -169,6 +192,10 @@ class Decoder:
         if layer.qk_norm is not None:
             heads = tile.projected_heads
             heads.copy_(torch.rms_norm(heads, heads.shape[-1:], None, eps).mul_(layer.qk_norm))
-        torch.mul(tile.projected, tile.cos, out=tile.qkv)
-        tile.first_halves.addcmul_(tile.projected_second_halves, tile.sin, value=-1)
-        tile.second_halves.addcmul_(tile.projected_first_halves, tile.sin)
+        tile.turn(layer.rope)
+
+    def _normed(self, branch: Tensor, weight: Tensor | None) -> Tensor:
+        """What a branch gives, [rows, hidden], before it is added to the residual."""
+        if weight is None:
+            return branch
+        return torch.rms_norm(branch, weight.shape, weight, self.config.rms_norm_eps)

@@ -17,8 +17,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from models.config import UPSTREAM
-from models.errors import ModelLoadError
+from models.errors import UPSTREAM, ModelLoadError
 from models.quantised import GROUP, Int4Weight
 
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # of eight outputs in their word: AWQ packs them as 0, 2, 4, 6, 1, 3, 5, 7

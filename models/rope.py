@@ -1,28 +1,37 @@
-"""Rotary positions: https://arxiv.org/abs/2104.09864, a head's first half against its second (as GPT-NeoX has it)."""
+"""Rotary positions: https://arxiv.org/abs/2104.09864, a head's first half against its second (as GPT-NeoX has it).
+
+Heads that are turned in part are held in an order in which that is so, too (`models.weights`).
+"""
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from models.config import DecoderConfig
+from models.frequencies import Rope
 
 _FIRST_LENGTH = 2048
 
 
 class RopeTable:
-    """Cosines and sines by position; grows up to the model's context as positions are used."""
+    """Cosines and sines by position; grows up to the model's context as positions are used.
 
-    def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> None:
-        self._inv_freq = torch.tensor(config.inv_freq, dtype=torch.float64, device=device)
-        self._half = len(config.inv_freq)
-        self._scale = config.rope_scale
+    Pairs that the rope leaves alone have a cosine of one and a sine of zero.
+    """
+
+    def __init__(self, rope: Rope, head_dim: int, limit: int, dtype: torch.dtype, device: torch.device) -> None:
+        """`limit`: positions of the longest sequence."""
+        self._inv_freq = torch.tensor(rope.inv_freq, dtype=torch.float64, device=device)
+        self._half = head_dim // 2
+        self._scale = rope.scale
         self._dtype = dtype
-        self._limit = config.max_position_embeddings
+        self._limit = limit
         self._table = self._make(min(_FIRST_LENGTH, self._limit))
 
     def _make(self, length: int) -> Tensor:
         """[length, 1, 3 · head_dim / 2]: cosines twice, for both halves of a head; sines once."""
         angles = torch.outer(torch.arange(length, dtype=torch.float64, device=self._inv_freq.device), self._inv_freq)
-        cos, sin = angles.cos() * self._scale, angles.sin() * self._scale
+        padding = (0, self._half - angles.shape[1])
+        cos, sin = pad(angles.cos() * self._scale, padding, value=1), pad(angles.sin() * self._scale, padding)
         return torch.cat((cos, cos, sin), 1).to(self._dtype).unsqueeze(1)
 
     def reserve(self, length: int) -> None:

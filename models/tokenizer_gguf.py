@@ -5,8 +5,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from models.config import UPSTREAM
-from models.errors import ModelLoadError
+from models.errors import UPSTREAM, ModelLoadError
 
 _CONTROL, _USER_DEFINED = 3, 4  # token types
 

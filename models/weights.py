@@ -9,6 +9,7 @@ from torch import Tensor
 from models.checkpoint import Checkpoint
 from models.config import DecoderConfig
 from models.errors import ModelLoadError
+from models.frequencies import Rope
 from models.linear import DenseLinear, Int4Linear, Int8Linear, Linear, ReorderedLinear, has_int4_kernel, packs_bf16
 from models.native.library import Engine
 from models.native.linear import NativeLinear, fits
@@ -21,9 +22,11 @@ class LayerWeights:
     qkv: Linear  # hidden -> (heads + 2 · kv_heads) · head_dim
     qk_norm: Tensor | None  # [heads + kv_heads, head_dim]
     output: Linear  # heads · head_dim -> hidden
+    output_norm: Tensor | None  # [hidden]
     mlp_norm: Tensor  # [hidden]
     gate_up: Linear  # hidden -> 2 · intermediate
     down: Linear  # intermediate -> hidden
+    down_norm: Tensor | None  # [hidden]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,43 +144,58 @@ def _grouped(weight: Tensor | Int8Weight) -> bool:
     return columns % GROUP == 0
 
 
+_AS_STORED: Mapping[str, Tensor] = {}
+
+
 def build_weights(config: DecoderConfig, checkpoint: Checkpoint, factory: LinearFactory) -> DecoderWeights:
     """Raises ModelLoadError where a tensor is missing, or of another shape than the config says."""
     hidden, intermediate = config.hidden_size, config.intermediate_size
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
 
     def checked(name: str, *expected: int) -> Weight:
-        weight = checkpoint.weight(name)
+        weight = checkpoint.weight(f"{config.weights_prefix}{name}")
         shape = tuple(weight.shape if isinstance(weight, Tensor) else weight.codes.shape)
         if shape != expected:
             raise ModelLoadError(f"{name} is {shape}, where the model's config says {expected}")
         return weight
 
     def norm(name: str, size: int = hidden) -> Tensor:
-        return factory.vector(checked(f"{name}.weight", size))
+        stored = checked(f"{name}.weight", size)
+        return factory.vector(dense(stored).float() + config.norm_offset if config.norm_offset else stored)
 
-    def linear(prefix: str, rows: Mapping[str, int], columns: int, bias: bool) -> Linear:
-        """Those of `rows` (name -> outputs) share the input of `columns`."""
+    def linear(
+        prefix: str, rows: Mapping[str, int], columns: int, bias: bool, orders: Mapping[str, Tensor] = _AS_STORED
+    ) -> Linear:
+        """Those of `rows` (name -> outputs) share the input of `columns`. `orders`: of the outputs, by name."""
         weights = [checked(f"{prefix}.{name}.weight", count, columns) for name, count in rows.items()]
         biases = [checked(f"{prefix}.{name}.bias", count) for name, count in rows.items()] if bias else []
+        weights, biases = (list(map(_ordered, each, map(orders.get, rows))) for each in (weights, biases))
         return factory.linear(weights, biases)
 
-    def qk_norm(attention: str) -> Tensor:
+    def qk_norm(attention: str, rope: Rope) -> Tensor:
         """[heads + kv_heads, head_dim]"""
-        of_query, of_key = (norm(f"{attention}.{name}", config.head_dim) for name in ("q_norm", "k_norm"))
+        order = _half_against_half(rope, config.head_dim).to(factory.device)
+        of_query, of_key = (norm(f"{attention}.{name}", config.head_dim)[order] for name in ("q_norm", "k_norm"))
         return torch.cat((of_query.expand(config.num_heads, -1), of_key.expand(config.num_kv_heads, -1)))
 
+    fused = config.fused_weights
+    of_qkv = {"qkv_proj": query + 2 * key} if fused else {"q_proj": query, "k_proj": key, "v_proj": key}
+    of_gate_up = {"gate_up_proj": 2 * intermediate} if fused else {"gate_proj": intermediate, "up_proj": intermediate}
+
     def layer(index: int) -> LayerWeights:
-        prefix = f"model.layers.{index}"
+        prefix, rope = f"model.layers.{index}", config.layers[index].rope
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        around = config.branch_norms
         return LayerWeights(
             attention_norm=norm(f"{prefix}.input_layernorm"),
-            qkv=linear(attention, {"q_proj": query, "k_proj": key, "v_proj": key}, hidden, config.qkv_bias),
-            qk_norm=qk_norm(attention) if config.qk_norm else None,
+            qkv=linear(attention, of_qkv, hidden, config.qkv_bias, _orders(config, rope)),
+            qk_norm=qk_norm(attention, rope) if config.qk_norm else None,
             output=linear(attention, {"o_proj": hidden}, query, config.output_bias),
-            mlp_norm=norm(f"{prefix}.post_attention_layernorm"),
-            gate_up=linear(mlp, {"gate_proj": intermediate, "up_proj": intermediate}, hidden, config.mlp_bias),
+            output_norm=norm(f"{prefix}.post_attention_layernorm") if around else None,
+            mlp_norm=norm(f"{prefix}.{'pre_feedforward' if around else 'post_attention'}_layernorm"),
+            gate_up=linear(mlp, of_gate_up, hidden, config.mlp_bias),
             down=linear(mlp, {"down_proj": hidden}, intermediate, config.mlp_bias),
+            down_norm=norm(f"{prefix}.post_feedforward_layernorm") if around else None,
         )
 
     embedding = checked("model.embed_tokens.weight", config.vocab_size, hidden)
@@ -188,3 +206,36 @@ def build_weights(config: DecoderConfig, checkpoint: Checkpoint, factory: Linear
         norm=norm("model.norm"),
         head=factory.head(embedding if tied else checked("lm_head.weight", config.vocab_size, hidden)),
     )
+
+
+def _half_against_half(rope: Rope, head_dim: int) -> Tensor:
+    """[head_dim]: a head's components in the order in which its first half is turned against its second.
+
+    A rope that turns the first 2n components only, i against i + n, has these split between the halves: as the order is
+    that of queries and keys alike, their products stay what they are.
+    """
+    pairs = len(rope.inv_freq)
+    middle = pairs + head_dim // 2
+    return torch.cat(
+        [torch.arange(*part) for part in ((0, pairs), (2 * pairs, middle), (pairs, 2 * pairs), (middle, head_dim))]
+    )
+
+
+def _orders(config: DecoderConfig, rope: Rope) -> Mapping[str, Tensor]:
+    """Of the rows of q and k, whose names may be these; of none where they are in their order already."""
+    if 2 * len(rope.inv_freq) in (0, config.head_dim):
+        return _AS_STORED
+    order = _half_against_half(rope, config.head_dim)
+
+    def rows(turned: int, others: int = 0) -> Tensor:
+        heads = torch.arange((turned + others) * config.head_dim).view(-1, config.head_dim)
+        return torch.cat((heads[:turned, order], heads[turned:])).flatten()
+
+    heads, kv_heads = config.num_heads, config.num_kv_heads
+    return {"q_proj": rows(heads), "k_proj": rows(kv_heads), "qkv_proj": rows(heads + kv_heads, kv_heads)}
+
+
+def _ordered(weight: Weight, order: Tensor | None) -> Weight:
+    if order is None:
+        return weight
+    return weight.index_select(0, order) if isinstance(weight, Tensor) else weight.rows(order)

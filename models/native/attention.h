@@ -205,8 +205,14 @@ struct queries {
     float *out;         /* the same, rows `out_stride` apart */
     size_t row_stride, out_stride;
     int rows, group;
-    int length; /* positions that the first row attends to; each next row to one more */
+    int length; /* positions up to the first row's own; up to each next row's is one more */
+    int window; /* positions that a row attends to, the last of these */
 };
+
+static inline __mmask16 first_lanes(int count)
+{
+    return count >= BLOCK ? 0xffff : count > 0 ? (__mmask16)((1u << count) - 1) : 0;
+}
 
 /* `keys`, `values`: those of the heads at slot 0, `stride` values a slot; slots of a block that nobody attends to hold
  * finite values, any. `scores`: [queries, room], room ≥ the last row's length padded to whole blocks. A query's result
@@ -231,7 +237,8 @@ static void attend(const struct queries *q, const uint16_t *keys, const uint16_t
         }
         for (int i = 0; i < count; i++) {
             int real = q->length + i / q->group - from; /* positions of this block and of later ones */
-            __mmask16 mask = real >= BLOCK ? 0xffff : real > 0 ? (__mmask16)((1u << real) - 1) : 0;
+            int before = real - q->window;              /* of these, positions before the window */
+            __mmask16 mask = first_lanes(real) & ~first_lanes(before);
             __m512 score = block_scores(even[i], odd[i], block, stride, head_dim);
             score = _mm512_mask_mul_ps(_mm512_set1_ps(-INFINITY), mask, score, scale);
             _mm512_storeu_ps(scores + i * room + from, score);

@@ -87,11 +87,12 @@ static void cache_phase(struct engine *engine, struct phase *phase, const struct
     const struct batch *batch, int layer)
 {
     const struct shape *s = &decoder->shape;
+    const float *ropes = batch->rope + decoder->layers[layer].rope * batch->rope_stride;
     int dim = s->head_dim, half = dim / 2, rotated = s->heads + s->kv_heads;
     size_t width = (size_t)(s->heads + 2 * s->kv_heads) * dim, slot_width = (size_t)2 * s->kv_heads * dim;
     for (int row; (row = phase_claim(phase, batch->rows)) < batch->rows; phase_complete(phase)) {
         float *qkv = engine->qkv + row * width;
-        const float *rope = batch->rope + (size_t)row * 3 * half, *norm = decoder->layers[layer].qk_norm;
+        const float *rope = ropes + (size_t)row * 3 * half, *norm = decoder->layers[layer].qk_norm;
         for (int head = 0; head < rotated; head++) {
             if (norm != NULL)
                 rms_norm(qkv + head * dim, norm + head * dim, dim, s->eps, qkv + head * dim);
@@ -116,10 +117,13 @@ static void attention_phase(struct engine *engine, struct phase *phase, int thre
     int dim = s->head_dim, group = s->heads / s->kv_heads, tasks = engine->num_spans * s->kv_heads;
     size_t width = (size_t)(s->heads + 2 * s->kv_heads) * dim, stride = (size_t)2 * s->kv_heads * dim;
     size_t out_width = (size_t)s->heads * dim;
+    int window = decoder->layers[layer].window;
     const uint16_t *cache = batch->cache + (size_t)layer * batch->slots * stride;
     for (int task; (task = phase_claim(phase, tasks)) < tasks; phase_complete(phase)) {
         const struct span *span = &engine->spans[task / s->kv_heads];
-        int head = task % s->kv_heads;
+        int head = task % s->kv_heads, length = batch->lengths[span->row];
+        /* Whole blocks before the first row's window are left out. */
+        int skipped = length > window ? (length - window) / BLOCK : 0;
         const uint16_t *keys = cache + head * dim, *values = keys + s->kv_heads * dim;
         struct queries queries = {
             .first = engine->qkv + span->row * width + (size_t)head * group * dim,
@@ -128,9 +132,10 @@ static void attention_phase(struct engine *engine, struct phase *phase, int thre
             .out_stride = out_width,
             .rows = span->rows,
             .group = group,
-            .length = batch->lengths[span->row],
+            .length = length - skipped * BLOCK,
+            .window = window,
         };
-        const int32_t *table = batch->tables + batch->starts[span->row];
+        const int32_t *table = batch->tables + batch->starts[span->row] + skipped;
         attend(&queries, keys, values, stride, table, dim, engine->desks[thread].scores,
             engine->scores / (group > MOST_SHARED ? group : MOST_SHARED));
     }
@@ -195,7 +200,8 @@ static void run_forward(void *argument, int thread)
 /* --- what Python calls -------------------------------------------------------------------------------------------- */
 
 const struct limits native_limits = {
-    MOST_ROWS, MOST_HEAD_DIM, MOST_QUERIES, BLOCK, GROUP, LANES, INT4_BYTES, INT8_BYTES};
+    MOST_ROWS, MOST_HEAD_DIM, MOST_QUERIES, BLOCK, GROUP, LANES, INT4_BYTES, INT8_BYTES,
+    (int32_t)sizeof(struct layer), (int32_t)sizeof(struct batch)};
 
 int native_supported(void)
 {

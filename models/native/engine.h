@@ -21,6 +21,7 @@ struct limits {
     int32_t block;                   /* positions of a block of the cache */
     int32_t group, lanes;            /* inputs of a group, outputs of a block of packed weights */
     int32_t int4_bytes, int8_bytes;  /* of one group of such a block */
+    int32_t layer_bytes, batch_bytes; /* of the structures below: callers built for others see that here */
 };
 
 struct shape {
@@ -32,6 +33,8 @@ struct layer {
     const float *attention_norm; /* [hidden] */
     struct linear qkv;           /* query heads, then key heads, then value heads */
     const float *qk_norm;        /* [heads + kv_heads, head_dim], or NULL */
+    int32_t rope;                /* which of the batch's */
+    int32_t window;              /* positions that a row attends to, its own the last; at most 2^30 */
     struct linear output;
     const float *mlp_norm; /* [hidden] */
     struct linear gate_up; /* gate, then up */
@@ -49,8 +52,9 @@ struct decoder {
 struct batch {
     int32_t rows;
     float *hidden;           /* [rows, hidden]: embedded rows; the residual afterwards */
-    const float *rope;       /* [rows, 3 · head_dim / 2]: cosines twice, sines once */
-    const int32_t *lengths;  /* [rows]: positions that a row attends to, its own the last */
+    const float *rope;       /* of each rope [rows, 3 · head_dim / 2]: cosines twice, sines once */
+    int64_t rope_stride;     /* from one rope's to the next one's */
+    const int32_t *lengths;  /* [rows]: positions up to a row's own */
     const int32_t *starts;   /* [rows]: where a row's block table starts in `tables` */
     const int32_t *tables;   /* blocks of the cache */
     uint16_t *cache;         /* [layers, slots, 2, kv_heads, head_dim] bfloat16 */

@@ -9,11 +9,20 @@ from torch import Tensor
 from models.attention import BLOCK_SIZE, KVCache
 from models.batch import ForwardBatch
 from models.config import DecoderConfig
+from models.layers import LayerSpec
 from models.linear import Linear
 from models.native.library import BatchStruct, DecoderStruct, Engine, LayerStruct, LinearStruct, ShapeStruct
 from models.native.linear import NativeLinear
 from models.rope import RopeTable
 from models.weights import DecoderWeights, LayerWeights
+
+_ALL = 1 << 30  # as a window: all positions
+
+
+def knows(config: DecoderConfig) -> bool:
+    """Whether the library has code for all parts of such a model, whatever its shape."""
+    scaled = any(layer.scale is not None for layer in config.layers)
+    return config.activation == "silu" and not config.branch_norms and not scaled
 
 
 class NativeForward:
@@ -25,10 +34,14 @@ class NativeForward:
     def __init__(self, engine: Engine, config: DecoderConfig, weights: DecoderWeights) -> None:
         self._engine = engine
         self._vocab_size = config.vocab_size
-        self._rope = RopeTable(config, torch.float32, torch.device("cpu"))
+        limit, cpu = config.max_position_embeddings, torch.device("cpu")
+        self._ropes = [RopeTable(rope, config.head_dim, limit, torch.float32, cpu) for rope in config.ropes]
         # What the structures point to.
         self._kept: list[object] = [weights]
-        self._layers = (LayerStruct * config.num_layers)(*(self._layer(layer) for layer in weights.layers))
+        specs = ((spec, config.ropes.index(spec.rope)) for spec in config.layers)
+        self._layers = (LayerStruct * config.num_layers)(
+            *(self._layer(layer, *spec) for layer, spec in zip(weights.layers, specs, strict=True))
+        )
         shape = ShapeStruct(
             config.hidden_size,
             config.intermediate_size,
@@ -47,13 +60,14 @@ class NativeForward:
 
     @classmethod
     def bind(cls, engine: Engine, config: DecoderConfig, weights: DecoderWeights) -> "NativeForward | None":
-        """None where the model has a shape or a weight that the library has no code for."""
+        """None where the model has a shape, a part or a weight that the library has no code for."""
         linears: list[Linear] = []
         for layer in weights.layers:
             linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
         limits = engine.limits
         fits = (
-            config.head_dim % (2 * limits.lanes) == 0
+            knows(config)
+            and config.head_dim % (2 * limits.lanes) == 0
             and config.head_dim <= limits.head_dim
             and config.group <= limits.queries
             and config.intermediate_size % limits.lanes == 0
@@ -62,11 +76,13 @@ class NativeForward:
         )
         return cls(engine, config, weights) if fits else None
 
-    def _layer(self, layer: LayerWeights) -> LayerStruct:
+    def _layer(self, layer: LayerWeights, spec: LayerSpec, rope: int) -> LayerStruct:
         return LayerStruct(
             self._vector(layer.attention_norm),
             _struct(layer.qkv),
             None if layer.qk_norm is None else self._vector(layer.qk_norm),
+            rope,
+            _ALL if spec.window is None else min(spec.window, _ALL),
             _struct(layer.output),
             self._vector(layer.mlp_norm),
             _struct(layer.gate_up),
@@ -87,8 +103,10 @@ class NativeForward:
             starts.extend([len(tables)] * segment.length)
             lengths.extend(range(segment.context + 1, end + 1))
             tables.extend(segment.blocks[: -(-end // BLOCK_SIZE)])
-        self._rope.reserve(max(lengths))
-        hidden, rope = embedded.float(), self._rope.packed(batch.positions)
+        for table in self._ropes:
+            table.reserve(max(lengths))
+        hidden = embedded.float()
+        rope = torch.stack([table.packed(batch.positions) for table in self._ropes])  # [ropes, rows, 1, …]
         wanted = range(rows) if batch.logit_rows is None else batch.logit_rows.tolist()
         logits = torch.empty(0 if self._head else len(wanted), self._vocab_size)
         done = 0
@@ -101,7 +119,8 @@ class NativeForward:
                 BatchStruct(
                     last - first,
                     hidden[first:].data_ptr(),
-                    rope[first:].data_ptr(),
+                    rope[:, first:].data_ptr(),
+                    rope.stride(0),
                     _address(lengths, first),
                     _address(starts, first),
                     _address(tables),

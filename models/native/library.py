@@ -5,7 +5,7 @@ import functools
 import importlib.util
 import platform
 import weakref
-from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p, sizeof
 from typing import ClassVar
 
 EXTENSION = "models.native._library"
@@ -23,6 +23,8 @@ class LimitsStruct(Structure):
         ("lanes", c_int32),
         ("int4_bytes", c_int32),
         ("int8_bytes", c_int32),
+        ("layer_bytes", c_int32),
+        ("batch_bytes", c_int32),
     ]
     rows: int
     head_dim: int
@@ -32,6 +34,8 @@ class LimitsStruct(Structure):
     lanes: int
     int4_bytes: int
     int8_bytes: int
+    layer_bytes: int
+    batch_bytes: int
 
 
 class LinearStruct(Structure):
@@ -64,6 +68,8 @@ class LayerStruct(Structure):
         ("attention_norm", c_void_p),
         ("qkv", LinearStruct),
         ("qk_norm", c_void_p),
+        ("rope", c_int32),
+        ("window", c_int32),
         ("output", LinearStruct),
         ("mlp_norm", c_void_p),
         ("gate_up", LinearStruct),
@@ -85,6 +91,7 @@ class BatchStruct(Structure):
         ("rows", c_int32),
         ("hidden", c_void_p),
         ("rope", c_void_p),
+        ("rope_stride", c_int64),
         ("lengths", c_void_p),
         ("starts", c_void_p),
         ("tables", c_void_p),
@@ -115,7 +122,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
         loaded = ctypes.CDLL(spec.origin)
     except OSError as error:
         return None, str(error)
-    if not all(hasattr(loaded, name) for name in ("native_supported", "native_limits")):
+    if not all(hasattr(loaded, name) for name in ("native_supported", "native_limits")) or not _alike(loaded):
         return None, f"{spec.origin} was built from other sources: build it again"
     if not loaded.native_supported():
         return None, "the processor has no AVX-512 VNNI"
@@ -130,6 +137,12 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     loaded.pack_int8.restype = None
     loaded.pack_int8.argtypes = [c_void_p, c_int, c_int, c_void_p]
     return loaded, None
+
+
+def _alike(loaded: ctypes.CDLL) -> bool:
+    """Whether its structures are those above, by their sizes."""
+    limits = LimitsStruct.in_dll(loaded, "native_limits")
+    return (limits.layer_bytes, limits.batch_bytes) == (sizeof(LayerStruct), sizeof(BatchStruct))
 
 
 class Engine:

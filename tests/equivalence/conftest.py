@@ -24,6 +24,7 @@ SHAPE: dict[str, Any] = {
     "initializer_range": 0.2,
     "eos_token_id": 2,
     "bos_token_id": 1,
+    "pad_token_id": 0,
 }
 
 
@@ -65,8 +66,8 @@ def save_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., t
 
     def save(family: str, *, shard_size: str = "1GB", **overrides: Any) -> tuple[Path, Any]:
         torch.manual_seed(0)
-        config = getattr(transformers, f"{family}Config")(**{**SHAPE, **overrides})
-        model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+        kind = getattr(transformers, f"{family}ForCausalLM")
+        model = kind(kind.config_class(**{**SHAPE, **overrides})).eval()
         with torch.no_grad():  # norms and biases start as ones and zeros, which would hide that they are ignored
             for parameter in model.parameters():
                 if parameter.ndim == 1:

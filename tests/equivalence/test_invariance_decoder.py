@@ -41,10 +41,27 @@ def sequences(*, scattered: bool = False) -> list[Case]:
     return made
 
 
-@pytest.fixture(scope="module", params=["int4", "int4-dense-prefill", "int8", "int4-torch", "int8-torch", "bfloat16"])
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Llama": {},
+    "Mistral": {"sliding_window": 20},
+    "SmolLM3": {"no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 40},
+    "Phi3": {"sliding_window": 70, "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75}},
+    "Gemma3": {"head_dim": 32, "sliding_window": 20, "sliding_window_pattern": 2},
+}
+KINDS = [
+    *(("Llama", kind) for kind in ("int4", "int4-dense-prefill", "int8", "int4-torch", "int8-torch", "bfloat16")),
+    *((family, kind) for family in ("Mistral", "Gemma3") for kind in ("int4", "int8-torch", "bfloat16")),
+    ("SmolLM3", "int8"),
+    ("Phi3", "int4"),
+]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids="-".join)
 def decoder(request: pytest.FixtureRequest, save_checkpoint: Callable[..., tuple[Path, Any]]) -> Decoder:
-    folder, _ = save_checkpoint("Llama", hidden_size=192, num_attention_heads=6, intermediate_size=448)
-    quantization, _, variant = request.param.partition("-")
+    family, kind = request.param
+    shape = {"hidden_size": 192, "num_attention_heads": 6, "intermediate_size": 448}
+    folder, _ = save_checkpoint(family, **shape, **FAMILIES[family])
+    quantization, _, variant = kind.partition("-")
     return load_decoder(
         folder,
         device="cpu",
@@ -127,8 +144,11 @@ def test_wanted_rows_are_those_of_all(decoder: Decoder, alone: list[tuple[Tensor
     assert torch.equal(found, alone[index][0][rows])
 
 
-def test_in_float32_paged_and_chunked_are_within_rounding(save_checkpoint: Callable[..., tuple[Path, Any]]) -> None:
-    folder, _ = save_checkpoint("Llama")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_in_float32_paged_and_chunked_are_within_rounding(
+    family: str, save_checkpoint: Callable[..., tuple[Path, Any]]
+) -> None:
+    folder, _ = save_checkpoint(family, **FAMILIES[family])
     decoder = load_decoder(folder, device="cpu", dtype="float32").decoder
     cache = decoder.new_cache(NUM_BLOCKS)
     for run, paged in zip(sequences(), sequences(scattered=True), strict=True):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from models.batch import ForwardBatch, Segment
 from models.checkpoint import SafetensorsCheckpoint
 from models.config import from_hf
 from models.decoder import Decoder
+from models.frequencies import NO_ROPE
+from models.layers import LayerSpec
 from models.linear import Linear
 from models.loading import load_decoder
+from models.native.forward import knows
 from models.native.library import Engine, library, missing
 from models.quantised import GROUP, Int4Weight, Int8Weight, Weight
 from models.rope import RopeTable
@@ -73,36 +77,51 @@ def reference(folder: Path, quantization: str, ids: list[int]) -> Tensor:
     factory = ReferenceFactory(torch.bfloat16, CPU, quantization=quantization, dense_prefill=False)
     weights = build_weights(config, SafetensorsCheckpoint(folder), factory)
     count, heads, kv_heads, dim = len(ids), config.num_heads, config.num_kv_heads, config.head_dim
-    cos, cos_again, sin = RopeTable(config, torch.float32, CPU).packed(torch.arange(count)).chunk(3, -1)
-    assert torch.equal(cos, cos_again)
+    positions = torch.arange(count)
 
     def norm(x: Tensor, weight: Tensor) -> Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + config.rms_norm_eps) * weight
 
     hidden = weights.embedding(torch.tensor(ids))
-    for layer in weights.layers:
+    for layer, spec in zip(weights.layers, config.layers, strict=True):
         qkv = layer.qkv.decode(norm(hidden, layer.attention_norm)).view(count, -1, dim)
         rotated, values = qkv[:, : heads + kv_heads], qkv[:, heads + kv_heads :]
         if layer.qk_norm is not None:
             rotated = norm(rotated, layer.qk_norm)
+        table = RopeTable(spec.rope, dim, count, torch.float32, CPU)
+        cos, cos_again, sin = table.packed(positions).chunk(3, -1)
+        assert torch.equal(cos, cos_again)
         first, second = rotated.chunk(2, -1)
         rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
         queries, keys = rotated.split([heads, kv_heads], 1)
         keys, values = (each.bfloat16().float().repeat_interleave(heads // kv_heads, 1) for each in (keys, values))
         scores = torch.einsum("qhd,khd->hqk", queries, keys) / dim**0.5
         scores += torch.full((count, count), float("-inf")).triu(1)
+        if spec.window is not None:
+            scores += torch.full((count, count), float("-inf")).tril(-spec.window)
         hidden = hidden + layer.output.decode(torch.einsum("hqk,khd->qhd", scores.softmax(-1), values).flatten(1))
         gate, up = layer.gate_up.decode(norm(hidden, layer.mlp_norm)).chunk(2, -1)
         hidden = hidden + layer.down.decode(torch.nn.functional.silu(gate) * up)
     return weights.head.decode(norm(hidden, weights.norm))
 
 
-@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3"])
+FAMILIES = {
+    "llama": ("Llama", {}),
+    "mistral": ("Mistral", {"sliding_window": 20}),
+    "qwen2": ("Qwen2", {}),
+    "qwen3": ("Qwen3", {}),
+    "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 33}),
+    "phi3": ("Phi3", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75}}),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("quantization", ["int4", "int8"])
 def test_logits_are_those_of_the_reference(
     family: str, quantization: str, save_checkpoint: Callable[..., tuple[Path, Any]]
 ) -> None:
-    folder, _ = save_checkpoint(family, **SHAPE)
+    name, overrides = FAMILIES[family]
+    folder, _ = save_checkpoint(name, **SHAPE, **overrides)
     decoder = load_decoder(folder, device="cpu", quantization=quantization).decoder
     assert "native" in decoder.details()["attention"]
     ids = [1 + i * 7 % 300 for i in range(75)]  # more rows than a call takes
@@ -112,6 +131,21 @@ def test_logits_are_those_of_the_reference(
     error = (found - expected).abs().mean(1) / expected.std()
     assert error[:3].max() <= 1e-5
     assert error.max() <= 0.1
+
+
+def test_what_the_library_has_no_code_for_decodes_on_torch_s_path(
+    save_checkpoint: Callable[..., tuple[Path, Any]],
+) -> None:
+    """Gemma 3's norms of branches, its activation and its scale of attention; its linears are native all the same."""
+    folder, _ = save_checkpoint("Gemma3", **SHAPE, sliding_window=20, sliding_window_pattern=2)
+    decoder = load_decoder(folder, device="cpu", quantization="int4").decoder
+    details = decoder.details()
+    assert details["attention"].endswith("a call a position in decode")
+    assert details["weights"].startswith("int4 (native)")
+    llama = from_hf(json.loads((save_checkpoint("Llama", **SHAPE)[0] / "config.json").read_text()))
+    assert knows(llama)
+    for switch in ({"activation": "gelu_tanh"}, {"branch_norms": True}, {"layers": (LayerSpec(NO_ROPE, scale=0.1),)}):
+        assert not knows(replace(llama, **switch))
 
 
 @pytest.mark.requires_weights

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from models.checkpoint import GGUFCheckpoint
-from models.config import DecoderConfig, default_frequencies
+from models.config import DecoderConfig
 from models.errors import ModelLoadError
+from models.frequencies import Rope, default_frequencies
 from models.gguf import GGUFFile, read_architecture
+from models.layers import LayerSpec
 from models.quantised import Int4Weight, Int8Weight
 from tests.models.conftest import write_gguf
 
@@ -28,13 +30,12 @@ def config(architecture: str = "qwen2") -> DecoderConfig:
         vocab_size=64,
         hidden_size=96,
         intermediate_size=64,
-        num_layers=1,
+        layers=(LayerSpec(Rope(default_frequencies(10000.0, 16))),),
         num_heads=4,
         num_kv_heads=2,
         head_dim=16,
         max_position_embeddings=64,
         rms_norm_eps=1e-5,
-        inv_freq=default_frequencies(10000.0, 16),
         tie_word_embeddings=True,
     )
 

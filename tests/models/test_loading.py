@@ -140,3 +140,15 @@ def test_a_weight_of_another_shape_is_refused(folder: Path) -> None:
     save_file(wrong, folder / "model.safetensors")
     with pytest.raises(ModelLoadError, match=r"layers\.0\.self_attn"):
         load(folder)
+
+
+def test_what_is_not_supported_is_refused_before_a_weight_is_read(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    changes = {
+        "MixtralForCausalLM": {"architectures": ["MixtralForCausalLM"]},
+        "rope type ntk": {"rope_scaling": {"type": "ntk"}},
+    }
+    for reason, change in changes.items():
+        (folder / "config.json").write_text(json.dumps({**HF, **change}))
+        with pytest.raises(ModelLoadError, match=f"{reason} is not supported.*upstream model"):
+            load(folder)

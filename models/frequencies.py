@@ -1,0 +1,141 @@
+"""How far heads are turned by their positions, as a model's rope parameters say it. Free of torch."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.errors import require
+
+Parameters = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Position p turns components i and i + n of a head by p · inv_freq[i] radians, n being the length of `inv_freq`.
+
+    Components from 2n on stay as they are: all of them where there are no frequencies.
+    """
+
+    inv_freq: tuple[float, ...]  # [rotated / 2], after any scaling
+    scale: float = 1.0  # of the cosines and sines
+    context: int | None = None  # positions that these frequencies are for; None: any number
+
+
+NO_ROPE = Rope(())
+
+
+def default_frequencies(theta: float, dim: int) -> tuple[float, ...]:
+    """RoFormer (https://arxiv.org/abs/2104.09864), section 3.4.3. `dim`: components that are turned."""
+    return tuple(theta ** (-2 * i / dim) for i in range(dim // 2))
+
+
+def llama3_frequencies(
+    base: tuple[float, ...], factor: float, low: float, high: float, original_context: int
+) -> tuple[float, ...]:
+    """Llama 3.1's rope scaling: long wavelengths are stretched by `factor`, short ones kept, those between blended.
+
+    `low` and `high` are the model's `low_freq_factor` and `high_freq_factor`.
+    """
+
+    def scale(frequency: float) -> float:
+        turns = original_context * frequency / (2 * math.pi)  # in the original context
+        if turns < low:
+            return frequency / factor
+        if turns > high:
+            return frequency
+        smooth = (turns - low) / (high - low)
+        return (1 - smooth) * frequency / factor + smooth * frequency
+
+    return tuple(scale(frequency) for frequency in base)
+
+
+def yarn_frequencies(
+    theta: float, dim: int, factor: float, original_context: int, fast: float, slow: float, *, truncate: bool
+) -> tuple[float, ...]:
+    """YaRN (https://arxiv.org/abs/2309.00071): frequencies that turn more than `fast` times in the original context are
+    kept, those that turn less than `slow` times are divided by `factor`, those between blended by their place."""
+
+    def place(turns: float) -> float:
+        return dim * math.log(original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = place(fast), place(slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    width = high - low or 0.001
+
+    def blended(index: int, frequency: float) -> float:
+        stretched = min(1.0, max(0.0, (index - low) / width))
+        return frequency / factor * stretched + frequency * (1 - stretched)
+
+    return tuple(blended(index, frequency) for index, frequency in enumerate(default_frequencies(theta, dim)))
+
+
+def rope_from_hf(rope: Parameters, config: Parameters, *, theta: float, head_dim: int, named: str) -> Rope:
+    """The rope that `rope_parameters` (transformers 5; before it `rope_scaling`) describe. Raises ModelLoadError.
+
+    `theta`: where they don't name one. What some checkpoints have beside them is looked up in `config`.
+    """
+    theta = float(rope.get("rope_theta") or theta)
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind in ("su", "yarn") and "short_factor" in rope:
+        kind = "longrope"  # by its earlier names
+    rotary = float(rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0)
+    dim = int(head_dim * rotary)
+    require(0 < dim <= head_dim and dim % 2 == 0, named, f"partial_rotary_factor={rotary} of {head_dim} components")
+    base = default_frequencies(theta, dim)
+    match kind:
+        case "default":
+            return Rope(base)
+        case "linear":  # https://arxiv.org/abs/2306.15595
+            return Rope(tuple(frequency / rope["factor"] for frequency in base))
+        case "yarn":
+            return _yarn(config, rope, theta, dim, named)
+        case "longrope":
+            return _longrope(config, rope, base, named)
+    require(kind == "llama3", named, f"rope type {kind}")
+    factors = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
+    return Rope(llama3_frequencies(base, *factors, _original_context(config, rope)))
+
+
+def _original_context(config: Parameters, rope: Parameters) -> int:
+    """Positions that the model was trained on before its context was stretched."""
+    beside: int | None = config.get("original_max_position_embeddings")
+    within: int | None = rope.get("original_max_position_embeddings")
+    return beside or within or int(config["max_position_embeddings"])
+
+
+def _yarn(config: Parameters, rope: Parameters, theta: float, dim: int, named: str) -> Rope:
+    require(not (rope.get("mscale") or rope.get("mscale_all_dim")), named, "YaRN's mscale")
+    factor = float(rope["factor"])
+    frequencies = yarn_frequencies(
+        theta,
+        dim,
+        factor,
+        _original_context(config, rope),
+        rope.get("beta_fast") or 32,
+        rope.get("beta_slow") or 1,
+        truncate=rope.get("truncate", True),
+    )
+    usual = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+    return Rope(frequencies, float(rope.get("attention_factor") or usual))
+
+
+def _longrope(config: Parameters, rope: Parameters, base: tuple[float, ...], named: str) -> Rope:
+    """LongRoPE (https://arxiv.org/abs/2402.13753) within the original context.
+
+    A sequence that grows beyond it has other frequencies, for all of its positions: its keys would have to be computed
+    again. So the original context is what is served.
+    """
+    require(not (rope.get("short_mscale") or rope.get("long_mscale")), named, "LongRoPE's mscale")
+    short = rope["short_factor"]
+    require(len(short) == len(base), named, f"{len(short)} values in short_factor, not {len(base)}")
+    original = _original_context(config, rope)
+    factor = float(rope.get("factor") or config["max_position_embeddings"] / original)
+    usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return Rope(
+        tuple(frequency / stretch for frequency, stretch in zip(base, short, strict=True)),
+        float(rope.get("attention_factor") or usual),
+        original,
+    )
