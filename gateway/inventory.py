@@ -35,7 +35,7 @@ class Inventory(Struct, frozen=True):
 
 
 def inventory(settings: Settings) -> Inventory:
-    sources = {model.source for model in settings.models}
+    sources = {source for model in settings.models for source in (model.source, model.text.draft)}
     return Inventory(
         configured=[_configured(model) for model in settings.models],
         embedded=[
