@@ -41,10 +41,13 @@ class NgramProposer:
         return 0.0
 
     def propose(self, wants: Rows[Want]) -> list[list[int]]:
-        return [
-            self._indices.setdefault(want.sequence, SuffixIndex()).propose(want.sequence.tokens, want.length)
-            for want in wants
-        ]
+        return [self._index(want.sequence).propose(want.sequence.tokens, want.length) for want in wants]
+
+    def _index(self, sequence: Sequence) -> SuffixIndex:
+        found = self._indices.get(sequence)
+        if found is None:
+            found = self._indices[sequence] = SuffixIndex()
+        return found
 
     def release(self, sequence: Sequence) -> None:
         self._indices.pop(sequence, None)
@@ -53,4 +56,5 @@ class NgramProposer:
         return {}
 
     def check(self) -> None:
-        pass
+        if self._indices:
+            raise RuntimeError(f"{len(self._indices)} sequences that have ended still have an index")
