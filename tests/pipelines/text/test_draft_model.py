@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.base import InvalidRequest, ModelError, Ticket
+from pipelines.base import InvalidRequest, ModelError, StepFailed, Ticket
 from pipelines.messages import ProposerKind, TextRequest, TokenPrompt
 from pipelines.text.draft_model import PATIENCE, SHORT, DraftModel
 from pipelines.text.ngram import SuffixIndex
 from pipelines.text.pipeline import TextPipeline
+from pipelines.text.step_cost import StepCost
 from tests.pipelines.text.fakes import (
     BLOCK,
     EOS,
@@ -144,6 +145,23 @@ def test_what_was_not_said_is_taken_back(wrong: int, length: int) -> None:
     pipeline = drafting(Prompter([text], wrong))
     assert told(asked, seen(generate(pipeline, asked))) == text
     assert drafts(pipeline) == tuple(expected)
+
+
+def test_what_was_not_said_is_taken_back_after_a_pause_too() -> None:
+    asked = request(TokenPrompt([1, 2, 3]), max_tokens=30, logprobs=0)
+    decoder = Prompter([told(asked)], wrong=1)
+    pipeline = drafting(decoder)
+    submit(pipeline, "r", asked)
+    events = [event for _ in range(3) for event in pipeline.step().events]
+    assert drafts(pipeline) == (2 * MOST, 0)
+    pipeline._speculation._cost = StepCost(0.0, 1.0)  # rows cost as much as steps
+    events += [event for _ in range(2 * MOST) for event in pipeline.step().events]
+    assert drafts(pipeline) == (2 * MOST, 0)
+    draft_freely(pipeline)
+    decoder.wrong = 0
+    assert seen(events + run(pipeline)["r"]) == plain(asked)
+    drafted, accepted = drafts(pipeline)
+    assert drafted - 2 * MOST == accepted > MOST
 
 
 def test_all_sequences_of_a_step_share_its_forwards() -> None:
@@ -322,6 +340,25 @@ def test_a_draft_model_that_breaks_fails_no_request(caplog: pytest.LogCaptureFix
     assert decoder.fail_on not in told(healthy)
     assert seen(generate(pipeline, healthy)) == plain(healthy)
     assert drafts(pipeline) > before
+
+
+def test_a_step_that_is_run_again_is_proposed_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = request("some words", max_tokens=20, logprobs=0)
+    pipeline = drafting(Prompter([told(asked)]))
+    submit(pipeline, "r", asked)
+    events = [event for _ in range(2) for event in pipeline.step().events]
+
+    def breaks(_: object) -> torch.Tensor:
+        raise RuntimeError("the forward broke")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline._runner, "run", breaks)
+        with pytest.raises(StepFailed):
+            pipeline.step()
+    events += pipeline.step(only="r").events
+    assert seen(events + run(pipeline)["r"]) == plain(asked)
+    drafted, accepted = drafts(pipeline)
+    assert drafted == accepted > 10
 
 
 def test_logits_that_are_not_finite_end_a_draft() -> None:
