@@ -35,7 +35,7 @@ class Inventory(Struct, frozen=True):
 
 
 def inventory(settings: Settings) -> Inventory:
-    sources = {model.source for model in settings.models}
+    sources = {source for model in settings.models for source in (model.source, model.text.draft)}
     return Inventory(
         configured=[_configured(model) for model in settings.models],
         embedded=[
@@ -58,15 +58,20 @@ def size(path: Path) -> int:
     return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
 
 
+def _find(source: str) -> tuple[Path | None, str | None]:
+    """Where it is, and what is wrong with it; neither of a hub's repository, which its worker may have to fetch."""
+    if source.startswith("hf:"):
+        return None, None
+    try:
+        return resolve(source), None
+    except SourceError as error:
+        return None, str(error)
+
+
 def _configured(model: ModelSettings) -> ConfiguredModel:
-    path: Path | None = None
-    problem = None
-    # A hub's repository may have to be fetched: its worker does that, a listing does not.
-    if not model.source.startswith("hf:"):
-        try:
-            path = resolve(model.source)
-        except SourceError as error:
-            problem = str(error)
+    path, problem = _find(model.source)
+    if model.text.draft and problem is None:
+        _, problem = _find(model.text.draft)
     return ConfiguredModel(
         name=model.name,
         aliases=list(model.aliases),

@@ -222,6 +222,8 @@ def check(settings: Settings) -> None:
         for option, value in msgspec.structs.asdict(model.text).items():
             if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise _Invalid(f"models[{index}].text.{option}", "expected a number >= 1")
+        if model.text.speculation == "draft" and not model.text.draft:
+            raise _Invalid(f"models[{index}].text.draft", 'speculation = "draft" needs the source of a draft model')
         for kind in PIPELINES:
             table = getattr(model, kind)
             if kind != model.kind and table != type(table)():

@@ -176,18 +176,29 @@ PREFIX_HIT_TOKENS = counter("prefix_hit_tokens", "tokens", "Prompt tokens found 
 PREEMPTIONS = counter(
     "preemptions", "preemptions", "Sequences put back to the queue for lack of KV blocks", pipelines=TEXT
 )
-DRAFTS = counter("drafts", "drafts", "Drafts verified", pipelines=TEXT)
-DRAFTED = counter("drafted_tokens", "tokens", "Tokens drafted", pipelines=TEXT)
+DRAFTS = counter("drafts", "drafts", "Drafts verified, by proposer", label="proposer", pipelines=TEXT)
+DRAFTED = counter("drafted_tokens", "tokens", "Tokens drafted, by proposer", label="proposer", pipelines=TEXT)
 ACCEPTED = counter(
     "accepted_tokens",
     "tokens",
-    "Drafted tokens accepted",
-    note="Divided by drafted_tokens: the acceptance rate.",
+    "Drafted tokens accepted, by proposer",
+    note="Divided by drafted_tokens: the acceptance rate; by drafts: the mean accepted length, to which the token that "
+    "ends a draft comes.",
+    label="proposer",
     pipelines=TEXT,
 )
 ACCEPTED_AT = counter(
-    "accepted_at", "tokens", "Drafted tokens accepted, by position in the draft", label="position", pipelines=TEXT
+    "accepted_at",
+    "tokens",
+    "Drafted tokens accepted, by proposer and position in the draft",
+    label="proposer:position",
+    pipelines=TEXT,
 )
+DRAFT_SECONDS = counter(
+    "draft_seconds", "seconds", "Time spent on proposals, by proposer", label="proposer", pipelines=TEXT
+)
+DRAFT_KV_BLOCKS = gauge("draft_kv_blocks", "blocks", "Blocks of the draft model's KV pool", pipelines=TEXT)
+DRAFT_KV_BLOCKS_USED = gauge("draft_kv_blocks_used", "blocks", "Its blocks that sequences hold", pipelines=TEXT)
 
 # --- embeddings -------------------------------------------------------------------------------------------------------
 
@@ -318,6 +329,7 @@ WORKER_COUNTERS = {
         DRAFTED,
         ACCEPTED,
         ACCEPTED_AT,
+        DRAFT_SECONDS,
         EMBEDDING_INPUTS,
         EMBEDDING_TOKENS,
         EMBEDDING_PADDED_TOKENS,
@@ -331,7 +343,16 @@ WORKER_COUNTERS = {
 }
 WORKER_GAUGES = {
     metric.key: metric
-    for metric in (DEVICE_MEMORY, KV_BLOCKS, KV_BLOCKS_USED, KV_BLOCKS_CACHED, OPEN_STREAMS, IMAGE_BATCH_ROWS)
+    for metric in (
+        DEVICE_MEMORY,
+        KV_BLOCKS,
+        KV_BLOCKS_USED,
+        KV_BLOCKS_CACHED,
+        DRAFT_KV_BLOCKS,
+        DRAFT_KV_BLOCKS_USED,
+        OPEN_STREAMS,
+        IMAGE_BATCH_ROWS,
+    )
 }
 
 if __name__ == "__main__":

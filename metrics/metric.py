@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 PREFIX = "gateway_"
-MAX_LABEL_VALUES = 32  # of the third label of one metric of one model; what comes after is counted as OTHER
+MAX_LABEL_VALUES = 64  # of a metric's own labels, for one model; what comes after is counted as OTHER
 OTHER = "other"
 
 
@@ -16,7 +16,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Metric:
-    """One metric. Every series has the labels `model` and `pipeline`, then `label` where there is one.
+    """One metric. Every series has the labels `model` and `pipeline`, then `labels`, whose values are joined by ":".
 
     Compared by identity: each is defined once, and is a key of hot dictionaries.
 
@@ -30,8 +30,8 @@ class Metric:
     start: str = ""
     end: str = ""
     note: str = ""
-    label: str = ""
-    values: tuple[str, ...] = ()  # the label's values where all are known: their series exist from the start
+    labels: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()  # the labels' values where all are known: their series exist from the start
     buckets: tuple[float, ...] = ()  # upper bounds, +Inf excluded
     pipelines: tuple[str, ...] = ()  # empty: every pipeline
 
@@ -42,6 +42,13 @@ class Metric:
 
     def applies(self, pipeline: str) -> bool:
         return not self.pipelines or pipeline in self.pipelines
+
+    def label_values(self, value: str) -> list[str]:
+        """One for each of `labels`."""
+        if not self.labels:
+            return []
+        found = value.split(":", len(self.labels) - 1)
+        return [*found, *[OTHER] * (len(self.labels) - len(found))]
 
     @property
     def document(self) -> str:
@@ -70,7 +77,7 @@ def interval(
         start=start,
         end=end,
         note=note,
-        label=label,
+        labels=_split(label),
         values=values,
         buckets=buckets,
         pipelines=pipelines,
@@ -81,7 +88,9 @@ def counter(
     key: str, unit: str, help: str, *, note: str = "", label: str = "", pipelines: tuple[str, ...] = ()
 ) -> Metric:
     name = f"{PREFIX}{key}_total"
-    return Metric(name=name, kind=Kind.COUNTER, unit=unit, help=help, note=note, label=label, pipelines=pipelines)
+    return Metric(
+        name=name, kind=Kind.COUNTER, unit=unit, help=help, note=note, labels=_split(label), pipelines=pipelines
+    )
 
 
 def gauge(
@@ -94,7 +103,13 @@ def gauge(
     pipelines: tuple[str, ...] = (),
 ) -> Metric:
     name = f"{PREFIX}{key}"
-    return Metric(name=name, kind=Kind.GAUGE, unit=unit, help=help, label=label, values=values, pipelines=pipelines)
+    return Metric(
+        name=name, kind=Kind.GAUGE, unit=unit, help=help, labels=_split(label), values=values, pipelines=pipelines
+    )
+
+
+def _split(label: str) -> tuple[str, ...]:
+    return tuple(label.split(":")) if label else ()
 
 
 def span(low: float, high: float) -> tuple[float, ...]:

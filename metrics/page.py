@@ -9,14 +9,14 @@ _INTRODUCTION = f"""\
 # Metrics
 
 `GET /metrics` answers in Prometheus text, or OpenMetrics where `Accept` asks for it. Every series has the labels
-`model` and `pipeline`; a third one is named in the table, and takes at most {MAX_LABEL_VALUES} values (what comes after
-is `{OTHER}`).
+`model` and `pipeline`; others are named in the table, and take at most {MAX_LABEL_VALUES} values (what comes after is
+`{OTHER}`).
 
 `GET /v1/metrics` answers in JSON: for each model its histograms as {", ".join(f"p{share * 100:g}" for share in QUANTILES)},
 mean and count over the windows {", ".join(f"`{name}`" for name in WINDOWS)} and `start` (since the gateway started), goodput, counters,
 gauges and the state of each worker. Names there lack the prefix `gateway_` and the suffix `_total`; a labelled series is
-`name:value`. Quantiles are within {RELATIVE_ERROR:.0%} of the true order statistic; a window reaches back its length and up to
-{SLOT:g} s more.
+`name:value`, with two labels `name:value:value`. Quantiles are within {RELATIVE_ERROR:.0%} of the true order statistic; a
+window reaches back its length and up to {SLOT:g} s more.
 
 Stamps are taken on monotonic clocks; what a worker measures reaches the gateway as a duration. Counters never fall,
 whatever becomes of a worker; its gauges go with it. Samples of a request are added when it is closed.
@@ -50,9 +50,10 @@ def _row(metric: Metric) -> tuple[str, ...]:
 
 
 def _label(metric: Metric) -> str:
-    if not metric.label:
+    if not metric.labels:
         return ""
-    return f"`{metric.label}`" + (f" ({', '.join(metric.values)})" if metric.values else "")
+    names = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"{names} ({', '.join(metric.values)})" if metric.values else names
 
 
 def _buckets(metric: Metric) -> str:

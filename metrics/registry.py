@@ -97,7 +97,7 @@ class Registry:
         """A worker's report. `worker_id` is one life of one worker: a restarted one has another.
 
         `counters` are cumulative over that life; names are keys of `WORKER_COUNTERS` and `WORKER_GAUGES`, followed by
-        ":value" where the metric has a label. Other names are ignored: a worker may be newer than its gateway.
+        ":value" for each label that the metric has. Other names are ignored: a worker may be newer than its gateway.
         """
         series = self._of(model, pipeline)
         series.set(d.RUNNING, running, source=worker_id)
@@ -180,7 +180,7 @@ def _rows(rows: int) -> str:
 
 
 def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
-    labels = ["model", "pipeline", *([metric.label] if metric.label else [])]
+    labels = ["model", "pipeline", *metric.labels]
     match metric.kind:
         case Kind.COUNTER:
             return CounterMetricFamily(metric.name, metric.document, labels=labels)
@@ -192,7 +192,7 @@ def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily | Histogr
 
 def _add(family: Family, metric: Metric, series: ModelSeries) -> None:
     def labels(value: str) -> list[str]:
-        return [series.model, series.pipeline, *([value] if metric.label else [])]
+        return [series.model, series.pipeline, *metric.label_values(value)]
 
     match family:
         case HistogramMetricFamily():

@@ -12,7 +12,7 @@ from metrics.metric import MAX_LABEL_VALUES, OTHER, Kind, Metric
 from metrics.percentiles import Percentiles
 from metrics.slo import Goodput, Objectives
 
-Key = tuple[Metric, str]  # (metric, value of its label, or "")
+Key = tuple[Metric, str]  # (metric, values of its labels, joined by ":", or "")
 
 
 class Distribution:
@@ -71,7 +71,7 @@ class ModelSeries:
         self._labels: dict[Metric, set[str]] = {}
         for metric in METRICS:
             if metric.applies(pipeline):
-                if not metric.label:
+                if not metric.labels:
                     self._create((metric, ""))
                 for value in metric.values:
                     self._key(metric, value)
@@ -86,7 +86,7 @@ class ModelSeries:
         """The series of a label value, made on its first use; those of known values are there from the start, at zero,
         so that rates have a first point."""
         key = (metric, value)
-        if metric.label:
+        if metric.labels:
             known = self._labels.setdefault(metric, set())
             if value not in known:
                 key = (metric, value if len(known) < MAX_LABEL_VALUES else OTHER)
@@ -115,7 +115,7 @@ class ModelSeries:
 
     def advance(self, worker_id: str, metric: Metric, value: float, label: str = "") -> None:
         """Count what a worker's own counter has gained: it starts at zero with each life, ours never falls."""
-        key = self._key(metric, label)
+        key = (metric, label)  # not as it is bounded: the others' sum is none of its terms
         life = self._lives.setdefault(worker_id, {})
         self.count(metric, max(0.0, value - life.get(key, 0.0)), label)
         life[key] = value

@@ -47,6 +47,10 @@ class Tokenizer:
         """The text of `ids`, special tokens left out."""
         return self._backend.decode(list(ids), skip_special_tokens=True)
 
+    def token_ids(self) -> dict[str, int]:
+        """Each token as the tokenizer spells it, special ones included -> its id."""
+        return self._backend.get_vocab(with_added_tokens=True)
+
     def token_bytes(self, id: int) -> bytes:
         """The raw bytes that a token stands for, maybe a part of a character; b"" for special tokens.
 

@@ -14,6 +14,7 @@ from pipelines.image.messages import ImageEvent, ImageOptions, ImageRequest
 
 Priority = Literal["interactive", "batch"]
 FinishReason = Literal["stop", "length"]
+ProposerKind = Literal["ngram", "draft"]  # of drafts: what followed the last tokens before, or a small model's words
 ErrorCode = Literal[
     "invalid_request",  # the caller's fault: `param` names the field
     "context_length_exceeded",  # the prompt can never fit
@@ -35,7 +36,8 @@ class TextOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_num_batched_tokens: int = 512  # tokens in one step: the cap on a prefill beside running decodes
     kv_cache_tokens: int | None = None  # tokens in the KV pool, over all sequences
     prefix_cache: bool = True
-    speculation: Literal["ngram"] | None = None  # drafts: what followed the last tokens when they came before
+    speculation: ProposerKind | None = None  # drafts of requests that don't say
+    draft: str | None = None  # source of a small model with the same vocabulary, whose drafts can be asked for then
     max_draft: int = 8  # tokens of one draft
     dense_prefill: bool | None = None  # keep a bf16 copy of quantised weights for prefill (None: when memory allows)
     prepare_threads: int = 2
@@ -148,6 +150,7 @@ class TextRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="te
     sampling: Sampling = Sampling()
     n: int = 1
     echo: bool = False  # completions only: the prompt's own text (and log-probabilities) come first
+    proposer: ProposerKind | None = None  # of drafts; None: as the model is configured, else ngram
     max_draft: int | None = None  # tokens of one draft; None: as the model is configured, 0: no drafts
     salt: str = ""  # the tenant's: prefix blocks are shared only between equal salts. Set by the server
 
@@ -287,6 +290,7 @@ class Usage(Struct, frozen=True):
     cached_tokens: int = 0
     drafted_tokens: int = 0  # verified
     accepted_tokens: int = 0  # those of them that were right
+    proposer: ProposerKind | None = None  # whose drafts they were
 
 
 class Timing(Struct, frozen=True):

@@ -28,10 +28,11 @@ class PromptTokensDetails(Struct, frozen=True):
 
 
 class CompletionTokensDetails(Struct, frozen=True):
-    """Of speculation: drafted tokens that the model agreed with, and others."""
+    """Of speculation: drafted tokens that the model agreed with, and others; whose drafts they were."""
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
+    speculation: messages.ProposerKind | None
 
 
 class Usage(Struct, frozen=True):
@@ -44,7 +45,7 @@ class Usage(Struct, frozen=True):
 
 def usage(of: messages.Usage) -> Usage:
     total = of.prompt_tokens + of.completion_tokens
-    drafts = CompletionTokensDetails(of.accepted_tokens, of.drafted_tokens - of.accepted_tokens)
+    drafts = CompletionTokensDetails(of.accepted_tokens, of.drafted_tokens - of.accepted_tokens, of.proposer)
     return Usage(
         of.prompt_tokens,
         of.completion_tokens,

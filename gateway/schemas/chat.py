@@ -12,6 +12,7 @@ from gateway.schemas.sampling import (
     check_stream_options,
     max_draft,
     present,
+    proposer,
     sampling,
     unsupported,
 )
@@ -109,6 +110,7 @@ def to_text_request(body: ChatRequest, salt: str) -> TextRequest:
         prompts=[ChatPrompt(messages)],
         sampling=sampling(body, max_tokens=_max_tokens(body), logprobs=_logprobs(body)),
         n=body.choices,
+        proposer=proposer(body),
         max_draft=max_draft(body),
         salt=salt,
     )

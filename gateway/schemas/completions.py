@@ -12,6 +12,7 @@ from gateway.schemas.sampling import (
     TokenId,
     check_stream_options,
     max_draft,
+    proposer,
     sampling,
     unsupported,
 )
@@ -49,6 +50,7 @@ def to_text_request(body: CompletionRequest, salt: str) -> TextRequest:
         sampling=sampling(body, max_tokens=body.max_tokens, logprobs=body.logprobs),
         n=body.choices,
         echo=bool(body.echo),
+        proposer=proposer(body),
         max_draft=max_draft(body),
         salt=salt,
     )

@@ -1,11 +1,11 @@
 """What the text endpoints have in common: sampling parameters, streaming options, fields without effect."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
 from gateway.errors import ApiError, bad_request
-from pipelines.messages import Sampling
+from pipelines.messages import ProposerKind, Sampling
 
 MAX_CHOICES = 128
 MAX_STOPS = 16
@@ -27,7 +27,7 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Speculation(Struct, frozen=True, forbid_unknown_fields=True):
-    kind: Literal["ngram"] = "ngram"
+    kind: ProposerKind | None = None  # absent: as the model is configured, else ngram
     max_draft: Annotated[int, Meta(ge=1, le=MAX_DRAFT)] = 8
 
 
@@ -89,6 +89,11 @@ def max_draft(body: TextFields) -> int | None:
             return 0
         case _:
             return None
+
+
+def proposer(body: TextFields) -> ProposerKind | None:
+    """Whose drafts are asked for; None where the request doesn't say. Whether the model has it, its worker knows."""
+    return body.speculation.kind if isinstance(body.speculation, Speculation) else None
 
 
 def present(raw: Raw) -> bool:

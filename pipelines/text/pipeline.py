@@ -10,32 +10,50 @@ from models.errors import ModelLoadError
 from models.loading import LoadedModel, load_decoder
 from models.source import resolve
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
-from pipelines.messages import Event, Failed, ModelSpec, Ready, Request, Stats, StepReport, TextOptions, TextRequest
+from pipelines.messages import (
+    Event,
+    Failed,
+    ModelSpec,
+    ProposerKind,
+    Ready,
+    Request,
+    Stats,
+    StepReport,
+    TextOptions,
+    TextRequest,
+)
 from pipelines.text.block_manager import BlockManager
 from pipelines.text.chat_template import ChatTemplate
+from pipelines.text.draft_model import DraftModel, require_same_vocabulary
 from pipelines.text.memory import CacheSize, available_bytes, dense_prefill_fits, size_cache
+from pipelines.text.ngram import NgramProposer
 from pipelines.text.postprocess import Postprocessor
 from pipelines.text.preparation import Preparer
 from pipelines.text.results import Result, read_logits
 from pipelines.text.runner import Runner
-from pipelines.text.scheduler import Chunk, Plan, Scheduler
+from pipelines.text.scheduler import Plan, Scheduler
 from pipelines.text.sequence import Sequence, State
-from pipelines.text.speculative import DraftTotals, StepCost
+from pipelines.text.speculative import Proposer, Speculation
 from pipelines.text.vocabulary import Vocabulary
 
 
 class TextPipeline:
     """Continuous batching of sequences; implements `pipelines.base.Pipeline`."""
 
-    def __init__(self, model: LoadedModel, options: TextOptions) -> None:
-        """Raises ModelError where the options do not fit the model or the machine."""
+    def __init__(self, model: LoadedModel, options: TextOptions, draft: LoadedModel | None = None) -> None:
+        """`draft`: the model that proposes. Raises ModelError where options, models and machine do not fit together."""
         decoder, tokenizer = model.decoder, model.tokenizer
-        size = _cache_size(decoder, options)
+        size = _cache_size(decoder, options, draft)
         self._decoder = decoder
         self._options = options
         self._runner = Runner(decoder, size.num_blocks)
+        self._runner.warm_up()
+        proposers = _proposers(model, options, draft, size)
+        self._speculation = Speculation(proposers, self._runner.decode_cost)
+        if options.speculation or draft:
+            self._speculation.measure()  # before there are requests, rather than within the first
         self._blocks = BlockManager(size.num_blocks, self._runner.block_size)
-        self._scheduler = _scheduler(self._blocks, decoder.tile, options, size, self._runner.warm_up())
+        self._scheduler = _scheduler(self._blocks, decoder.tile, options, size, self._speculation)
         vocabulary = Vocabulary(tokenizer, decoder.config.vocab_size)
         template = tokenizer.chat_template
         self._preparer = Preparer(
@@ -45,32 +63,24 @@ class TextPipeline:
             None if template is None else ChatTemplate(template, tokenizer.special_tokens),
             max_model_len=size.max_model_len,
             block_size=self._runner.block_size,
-            prefix_cache=options.prefix_cache,
-            max_draft=options.max_draft if options.speculation else 0,
+            options=options,
+            proposers=tuple(proposers),
         )
         self._postprocessor = Postprocessor(vocabulary)
         self._max_model_len = size.max_model_len
         self._unchecked = False  # whether sequences have run since the blocks were last verified
-        self._drafts = DraftTotals()
 
     @classmethod
     def load(cls, spec: ModelSpec) -> "tuple[TextPipeline, Ready]":
         try:
-            path = resolve(spec.source)
-            dense = spec.text.dense_prefill
-            if dense is None:
-                dense = dense_prefill_fits(path, available_bytes(torch.device("cpu")))
-            model = load_decoder(
-                path,
-                device=spec.device,
-                dtype=spec.dtype,
-                quantization=spec.quantization,
-                dense_prefill=dense,
-                threads=spec.threads,
-            )
-            pipeline = cls(model, spec.text)
+            model = _load(spec.source, spec)
         except ModelLoadError as error:
             raise ModelError(str(error)) from error
+        try:
+            draft = _load(spec.text.draft, spec) if spec.text.draft else None
+        except ModelLoadError as error:
+            raise ModelError(f"text.draft: {error}") from error
+        pipeline = cls(model, spec.text, draft)
         return pipeline, pipeline.ready()
 
     def ready(self) -> Ready:
@@ -83,6 +93,7 @@ class TextPipeline:
                 "kv_cache_tokens": str(self._blocks.num_blocks * self._blocks.block_size),
                 "prefix_cache": "on" if self._options.prefix_cache else "off",
                 "speculation": self._options.speculation or "off",
+                "draft": self._options.draft or "none",
             },
         )
 
@@ -117,6 +128,7 @@ class TextPipeline:
 
     def step(self, only: str | None = None) -> StepResult:
         started = monotonic()
+        self._speculation.propose(self._scheduler.drafting(only), self._scheduler.num_running)
         plan = self._scheduler.schedule(only)
         if not plan.chunks:
             return StepResult()
@@ -148,8 +160,8 @@ class TextPipeline:
                 continue
             if chunk.scores:
                 self._postprocessor.score(sequence, chunk.start + 1, result.scores)
-            if sequence.drafting is not None and result.choices:
-                self._learn(chunk, result)
+            if result.choices:
+                self._speculation.learn(sequence, len(chunk.drafts), result.accepted, result.choices[0].token)
             if sequence.computed >= len(sequence.tokens):
                 for choice in result.choices or (None,):
                     said, done = self._postprocessor.advance(sequence, choice, ended)
@@ -159,15 +171,6 @@ class TextPipeline:
                         break
         return events
 
-    def _learn(self, chunk: Chunk, result: Result) -> None:
-        sequence, drafted = chunk.sequence, len(chunk.drafts)
-        assert sequence.drafting is not None
-        sequence.drafting.learn(drafted, result.accepted, result.choices[0].token)
-        if drafted:
-            self._drafts.add(drafted, result.accepted)
-            sequence.group.drafted += drafted
-            sequence.group.accepted += result.accepted
-
     # --- counters -----------------------------------------------------------------------------------------------------
 
     def stats(self) -> Stats:
@@ -175,11 +178,13 @@ class TextPipeline:
         scheduler, blocks = self._scheduler, self._blocks
         if self._unchecked and not self.busy:
             scheduler.check()
+            self._speculation.check()
             self._unchecked = False
         gauges: dict[str, float] = {
             "kv_blocks": blocks.num_blocks,
             "kv_blocks_used": blocks.num_used,
             "kv_blocks_cached": blocks.num_cached,
+            **self._speculation.gauges(),
         }
         if self._decoder.device.type == "cuda":
             gauges["device_bytes"] = torch.cuda.memory_reserved(self._decoder.device)
@@ -190,24 +195,61 @@ class TextPipeline:
                 "prefix_query_tokens": scheduler.prefix_query_tokens,
                 "prefix_hit_tokens": scheduler.prefix_hit_tokens,
                 "preemptions": scheduler.num_preemptions,
-                **self._drafts.counters(),
+                **self._speculation.counters(),
             },
             gauges=gauges,
         )
 
 
-def _cache_size(decoder: Decoder, options: TextOptions) -> CacheSize:
+def _load(source: str, spec: ModelSpec) -> LoadedModel:
+    """Raises ModelLoadError."""
+    path = resolve(source)
+    dense = spec.text.dense_prefill
+    if dense is None:
+        dense = dense_prefill_fits(path, available_bytes(torch.device("cpu")))
+    return load_decoder(
+        path,
+        device=spec.device,
+        dtype=spec.dtype,
+        quantization=spec.quantization,
+        dense_prefill=dense,
+        threads=spec.threads,
+    )
+
+
+def _cache_size(decoder: Decoder, options: TextOptions, draft: LoadedModel | None) -> CacheSize:
     probe = decoder.new_cache(1)
     return size_cache(
         options,
         context=decoder.config.max_position_embeddings,
         block_size=probe.block_size,
-        bytes_per_block=probe.bytes_per_block,
+        # A draft model reads what the model reads: it has as many blocks, of the same size.
+        bytes_per_block=probe.bytes_per_block + (draft.decoder.new_cache(1).bytes_per_block if draft else 0),
         available=available_bytes(decoder.device),
     )
 
 
-def _scheduler(blocks: BlockManager, tile: int, options: TextOptions, size: CacheSize, cost: StepCost) -> Scheduler:
+def _proposers(
+    model: LoadedModel, options: TextOptions, draft: LoadedModel | None, size: CacheSize
+) -> dict[ProposerKind, Proposer]:
+    """Raises ModelError where the draft model is missing, or can't be one for the model."""
+    proposers: dict[ProposerKind, Proposer] = {"ngram": NgramProposer()}
+    if draft is not None:
+        require_same_vocabulary(model.tokenizer, draft.tokenizer)
+        proposers["draft"] = DraftModel(
+            draft.decoder,
+            size.num_blocks,
+            vocab_size=model.decoder.config.vocab_size,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+        )
+    elif options.speculation == "draft":
+        raise ModelError('text.draft: speculation = "draft" needs the source of a draft model')
+    return proposers
+
+
+def _scheduler(
+    blocks: BlockManager, tile: int, options: TextOptions, size: CacheSize, speculation: Speculation
+) -> Scheduler:
     try:
         return Scheduler(
             blocks,
@@ -215,7 +257,7 @@ def _scheduler(blocks: BlockManager, tile: int, options: TextOptions, size: Cach
             max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=options.max_num_batched_tokens,
             max_model_len=size.max_model_len,
-            cost=cost,
+            released=speculation.release,
         )
     except ValueError as error:
         raise ModelError(f"text.max_num_batched_tokens, text.max_num_seqs: {error}") from error

@@ -84,7 +84,14 @@ def _done(group: Group, now: float) -> Done:
     last_token = first_token if group.last_token is None else group.last_token
     return Done(
         group.ticket.id,
-        Usage(group.prompt_tokens, group.completion_tokens, group.cached_tokens, group.drafted, group.accepted),
+        Usage(
+            group.prompt_tokens,
+            group.completion_tokens,
+            group.cached_tokens,
+            group.drafted,
+            group.accepted,
+            group.proposer if group.drafted else None,
+        ),
         Timing(
             prepare=prepared - received,
             queue=first_step - prepared,

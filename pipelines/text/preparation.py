@@ -2,20 +2,31 @@
 
 import secrets
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from models.loading import GenerationDefaults
 from models.tokenizer import Tokenizer
 from pipelines.base import InvalidRequest, Ticket
-from pipelines.messages import ChatPrompt, Prompt, Sampling, StringPrompt, TextPart, TextRequest, TokenPrompt
+from pipelines.messages import (
+    ChatPrompt,
+    Prompt,
+    ProposerKind,
+    Sampling,
+    StringPrompt,
+    TextOptions,
+    TextPart,
+    TextRequest,
+    TokenPrompt,
+)
 from pipelines.text.chat_template import ChatTemplate
 from pipelines.text.detokenizer import incomplete_tail
+from pipelines.text.drafting import Drafting
 from pipelines.text.output import Output
 from pipelines.text.prefix import PrefixKey, prefix_keys
 from pipelines.text.sampling import SamplingParams, TokenCounts
 from pipelines.text.sequence import Group, Sequence
-from pipelines.text.speculative import Drafting
 from pipelines.text.validation import validate
 from pipelines.text.vocabulary import Vocabulary
 
@@ -45,18 +56,20 @@ class Preparer:
         *,
         max_model_len: int,
         block_size: int,
-        prefix_cache: bool,
-        max_draft: int = 0,
+        options: TextOptions,
+        proposers: Collection[ProposerKind],
     ) -> None:
-        """`max_draft`: of requests that don't say; 0: no drafts."""
+        """`options`: what holds for requests that don't say. `proposers`: those that the model has."""
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._generation = generation
         self._template = template
         self._max_model_len = max_model_len
         self._block_size = block_size
-        self._prefix_cache = prefix_cache
-        self._max_draft = max_draft
+        self._prefix_cache = options.prefix_cache
+        self._proposer: ProposerKind = options.speculation or "ngram"
+        self._max_draft = options.max_draft if options.speculation else 0
+        self._proposers = proposers
         self._eos_ids = tokenizer.eos_ids | generation.eos_ids
         self._own = threading.local()
 
@@ -78,7 +91,10 @@ class Preparer:
     def prepare(self, ticket: Ticket, request: TextRequest) -> list[Sequence]:
         """`n` sequences for each prompt, in the order of the choices. Raises InvalidRequest."""
         validate(request, self._vocabulary.size)
-        group = Group(ticket, request.echo)
+        proposer = request.proposer or self._proposer
+        if proposer not in self._proposers:
+            raise InvalidRequest("this model has no draft model, only 'ngram'", "speculation.kind")
+        group = Group(ticket, request.echo, proposer=proposer)
         sequences: list[Sequence] = []
         for prompt in request.prompts:
             tokens = self._tokenise(prompt)
@@ -114,7 +130,7 @@ class Preparer:
                     keys=keys,
                     leader=choices[0] if choices else None,
                     counts=TokenCounts(tokens.ids) if own.penalised else None,
-                    drafting=Drafting(most) if most else None,
+                    drafting=Drafting(group.proposer, most) if most else None,
                     prompt_logprobs=[self._vocabulary.logprob(tokens.ids[0], None)] if wanted else None,
                 )
             )

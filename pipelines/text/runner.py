@@ -3,22 +3,46 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from time import perf_counter
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from models.attention import KVCache
 from models.batch import ForwardBatch, Segment
 from models.decoder import Decoder
 from pipelines.text.scheduler import Chunk, Plan
-from pipelines.text.speculative import StepCost
+from pipelines.text.step_cost import StepCost
 
 TRIALS = 3  # of each size of a step that is timed
 VERIFIED = 8  # rows of the larger one
 
 
+class Stretch(Protocol):
+    """Rows of one sequence, at positions `start … start + length - 1`."""
+
+    @property
+    def ids(self) -> Sequence[int]: ...
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def table(self) -> Sequence[int]:
+        """Its blocks."""
+        ...
+
+    @property
+    def logits(self) -> int:
+        """The number of last rows whose logits are wanted."""
+        ...
+
+
 class Runner:
-    """Owns the KV cache, and alone calls the decoder."""
+    """Owns a KV cache, and alone calls its decoder."""
 
     def __init__(self, decoder: Decoder, num_blocks: int) -> None:
         self._decoder = decoder
@@ -31,55 +55,63 @@ class Runner:
 
         Decode and prefill rows go in forwards of their own: they differ in attention, and may in weights.
         """
-        logits = [self._forward(kind, chunks) for kind, chunks in _forwards(plan)]
+        logits = [self.forward(kind, chunks) for kind, chunks in _forwards(plan)]
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
-    def _forward(self, kind: Literal["decode", "prefill"], chunks: Sequence[Chunk]) -> Tensor:
-        segments = [Segment(chunk.length, chunk.start, chunk.sequence.table) for chunk in chunks]
-        ids: Iterable[int]
-        positions: Iterable[int]
-        if all(chunk.length == 1 for chunk in chunks):
-            ids = [chunk.sequence.tokens[chunk.start] for chunk in chunks]
-            positions = [chunk.start for chunk in chunks]
-        else:
-            ids = chain.from_iterable(chunk.ids for chunk in chunks)
-            positions = chain.from_iterable(range(c.start, c.start + c.length) for c in chunks)
+    @torch.inference_mode()
+    def forward(self, kind: Literal["decode", "prefill"], rows: Sequence[Stretch]) -> Tensor:
+        """The wanted logits [rows, vocab] float32, in order."""
+        segments = [Segment(each.length, each.start, each.table) for each in rows]
+        ids = chain.from_iterable(each.ids for each in rows)
+        positions = chain.from_iterable(range(each.start, each.start + each.length) for each in rows)
         return self._decoder.forward(
-            ForwardBatch(kind, self._tensor(ids), self._tensor(positions), segments, self._logit_rows(chunks)),
+            ForwardBatch(kind, self._tensor(ids), self._tensor(positions), segments, self._logit_rows(rows)),
             self._cache,
         )
 
-    def _logit_rows(self, chunks: Sequence[Chunk]) -> Tensor | None:
+    def _logit_rows(self, stretches: Sequence[Stretch]) -> Tensor | None:
         """None where all rows are wanted."""
-        if all(chunk.logits == chunk.length for chunk in chunks):
+        if all(each.logits == each.length for each in stretches):
             return None
         rows: list[int] = []
         end = 0
-        for chunk in chunks:
-            end += chunk.length
-            rows.extend(range(end - chunk.logits, end))
+        for each in stretches:
+            end += each.length
+            rows.extend(range(end - each.logits, end))
         return self._tensor(rows)
 
     def _tensor(self, values: Iterable[int]) -> Tensor:
         return torch.tensor(list(values), dtype=torch.int64).to(self._decoder.device)
 
-    @torch.inference_mode()
-    def warm_up(self) -> StepCost:
-        """Run each kind of forward, so that no request pays for what is set up lazily; what decode steps cost.
+    # --- on the side --------------------------------------------------------------------------------------------------
 
-        Writes into blocks that no sequence holds yet.
-        """
+    def warm_up(self) -> None:
+        """Run each kind of forward, so that no request pays for what is set up lazily."""
         tile = self._decoder.tile
-        self._time("prefill", tile, 0)
-        one, several = (min(self._time("decode", rows, tile - rows) for _ in range(TRIALS)) for rows in (1, VERIFIED))
+        scratch = self._scratch(tile + 1)
+        self._time("prefill", tile, 0, scratch)
+        self._time("decode", 1, tile, scratch)
+
+    def decode_cost(self) -> StepCost:
+        """What decode steps cost, as measured now."""
+        scratch = self._scratch(2 * VERIFIED)
+        one, several = (
+            min(self._time("decode", rows, 2 * VERIFIED - rows, scratch) for _ in range(TRIALS))
+            for rows in (1, VERIFIED)
+        )
         return StepCost.of(one, several, VERIFIED)
 
-    def _time(self, kind: Literal["decode", "prefill"], length: int, context: int) -> float:
+    def _scratch(self, positions: int) -> KVCache:
+        """A cache of no sequence's."""
+        return self._decoder.new_cache(-(-positions // self.block_size))
+
+    @torch.inference_mode()
+    def _time(self, kind: Literal["decode", "prefill"], length: int, context: int, cache: KVCache) -> float:
         """Seconds of a forward of so many rows of one sequence, behind `context` positions."""
         ids, positions = self._tensor([0] * length), self._tensor(range(context, context + length))
-        segment = Segment(length, context, range(-(-(context + length) // self.block_size)))
+        batch = ForwardBatch(kind, ids, positions, [Segment(length, context, range(cache.num_blocks))])
         began = perf_counter()
-        logits = self._decoder.forward(ForwardBatch(kind, ids, positions, [segment]), self._cache)
+        logits = self._decoder.forward(batch, cache)
         logits[:, 0].cpu()  # a GPU has finished then
         return perf_counter() - began
 

@@ -51,7 +51,7 @@ def sample(logits: Tensor, sequences: Rows[Sampled]) -> list[Choice | None]:
     """The next token of each sequence, from its row of `logits` [sequences, vocab]; None where the row is not
     finite."""
     if all(sequence.params.plain for sequence in sequences):
-        return _greedy(logits)
+        return greedy(logits)
     rows = _host(logits)
     return [_choose(row, sequence) for row, sequence in zip(rows, sequences, strict=True)]
 
@@ -70,7 +70,7 @@ def _host(logits: Tensor) -> Floats:
     return array
 
 
-def _greedy(logits: Tensor) -> list[Choice | None]:
+def greedy(logits: Tensor) -> list[Choice | None]:
     """The first of the largest values of each row; NaN counts as the largest."""
     if logits.device.type == "cpu":
         # No thread pool for a reduction of microseconds: beside a busy neighbour its barrier costs a time slice.

@@ -2,12 +2,13 @@
 
 from bisect import insort
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
 from pipelines.text.block_manager import BlockManager
 from pipelines.text.sequence import Sequence, State
-from pipelines.text.speculative import StepCost
+from pipelines.text.speculative import Want
 
 INTERACTIVE, BATCH = 0, 1
 BATCH_SHARE = 8  # of so many admissions, one is of the batch class while any of it waits
@@ -26,6 +27,10 @@ class Chunk:
     draws: bool  # the last row gives the sequence's next token
     scores: bool = False  # every row gives the log-probability of the prompt token after it
     drafts: tuple[int, ...] = ()  # the tokens of its last rows, to be verified: the row before each draws too
+
+    @property
+    def table(self) -> list[int]:
+        return self.sequence.table
 
     @property
     def logits(self) -> int:
@@ -82,9 +87,9 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         max_model_len: int,
-        cost: StepCost | None = None,
+        released: Callable[[Sequence], None] | None = None,
     ) -> None:
-        """`cost`: of decode steps, by which drafts are weighed; None: all of them pay."""
+        """`released` is told of each sequence that gives its blocks back: it has ended or is put back."""
         if max_num_batched_tokens < max_num_seqs + tile:
             raise ValueError(f"a step of {max_num_batched_tokens} tokens has no room for a tile beside all decodes")
         if blocks.blocks_for(max_model_len) > blocks.num_blocks:
@@ -97,7 +102,7 @@ class Scheduler:
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_model_len = max_model_len
-        self._cost = cost or StepCost(1.0, 0.0)
+        self._released = released
         self._running: list[Sequence] = []  # by (rank, order): the last is the first to be put back
         self._waiting: tuple[deque[Sequence], deque[Sequence]] = (deque(), deque())  # by rank
         self._arrivals = 0
@@ -127,15 +132,26 @@ class Scheduler:
                 self.finish(sequence)
 
     def finish(self, sequence: Sequence) -> None:
-        """It ends here; its blocks are free at once."""
+        """It ends here."""
         if sequence.state is State.RUNNING:
-            self._running.remove(sequence)
-            self._blocks.release(sequence.table)
+            self._leave(sequence)
         elif sequence.state is State.WAITING:
             self._waiting[sequence.rank].remove(sequence)
         sequence.state = State.FINISHED
 
     # --- one step -----------------------------------------------------------------------------------------------------
+
+    def drafting(self, only: str | None = None) -> list[Want]:
+        """The sequences whose drafts the next step can verify, and how many: with rows that nobody else waits for."""
+        wants: list[Want] = []
+        for sequence in self._candidates(only):
+            # A replay has tokens ahead that are known already.
+            if sequence.drafting and not sequence.prefilling and sequence.computed == len(sequence.tokens) - 1:
+                left = sequence.params.max_tokens - sequence.num_output - 1
+                context = self._max_model_len - len(sequence.tokens)
+                room = min(self._spare(self._max_num_batched_tokens), left, context)
+                wants.append(Want(sequence, max(0, room)))
+        return wants
 
     def schedule(self, only: str | None = None) -> Plan:
         """The next step; with `only`, of one request. What it takes (blocks, a place among the running) stays taken
@@ -196,22 +212,20 @@ class Scheduler:
         return Chunk(sequence, sequence.computed, length + len(drafts), draws=length == ahead, drafts=drafts)
 
     def _drafts(self, sequence: Sequence, budget: int) -> tuple[int, ...]:
-        """What is worth verifying after the next token, with the blocks and the budget that nobody else waits for."""
-        drafting = sequence.drafting
-        if drafting is None:
+        """What was proposed for after the next token, with the blocks and the budget that nobody else waits for."""
+        if sequence.drafting is None:
             return ()
-        spare = (budget - len(self._running)) // max(1, len(self._running))
-        left = sequence.params.max_tokens - sequence.num_output - 1
-        context = self._max_model_len - len(sequence.tokens)
-        drafts = drafting.draft(
-            sequence.tokens, max(0, min(spare, left, context)), self._cost.threshold(len(self._running))
-        )
+        drafts = sequence.drafting.drafts[: self._spare(budget)]
         missing = self._blocks.blocks_for(sequence.computed + 1 + len(drafts)) - len(sequence.table)
         if missing > 0:
             if not self._blocks.can_append(missing + len(self._running)):
                 return ()
             self._blocks.append(sequence.table, missing)
         return drafts
+
+    def _spare(self, budget: int) -> int:
+        """Rows for drafts of each running sequence, beside the one that each of them gets."""
+        return max(0, budget - len(self._running)) // max(1, len(self._running))
 
     def _prefill_chunk(self, sequence: Sequence, budget: int) -> Chunk | None:
         """As much of the prompt as the budget allows; None where that is less than a tile."""
@@ -238,8 +252,7 @@ class Scheduler:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
-        self._blocks.release(sequence.table)
+        self._leave(sequence)
         sequence.computed = 0
         sequence.state = State.WAITING
         sequence.preemptions += 1
@@ -247,6 +260,13 @@ class Scheduler:
             sequence.rank = INTERACTIVE
         self._waiting[sequence.rank].appendleft(sequence)
         self.num_preemptions += 1
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Its blocks are free at once, wherever it has some."""
+        self._running.remove(sequence)
+        self._blocks.release(sequence.table)
+        if self._released is not None:
+            self._released(sequence)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from pipelines.base import Ticket
-from pipelines.messages import TokenLogprob
+from pipelines.messages import ProposerKind, TokenLogprob
+from pipelines.text.drafting import Drafting
 from pipelines.text.output import Output
 from pipelines.text.prefix import PrefixKey
 from pipelines.text.sampling import SamplingParams, TokenCounts
-from pipelines.text.speculative import Drafting
 
 
 class State(Enum):
@@ -23,6 +23,7 @@ class Group:
 
     ticket: Ticket
     echo: bool = False
+    proposer: ProposerKind = "ngram"  # of the drafts, where there are any
     prepared: float = 0.0
     first_step: float | None = None  # the first that had one of its sequences
     first_token: float | None = None

@@ -7,108 +7,167 @@ this is rejection sampling (https://arxiv.org/abs/2302.01318): a token is kept w
 it has the distribution that is left.
 """
 
+import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
-from math import inf
+from time import perf_counter
+from typing import Protocol
 
-SIZES = (4, 3, 2)  # tokens of the runs that are looked up, the longest first
-OPTIMISM = 0.6  # what an index is trusted at first
-MEMORY = 0.15  # the weight of the newest trial
-MARGIN = 1.25  # a row costs more where it is the first of a tile of them
-MOST_STREAMS = 8  # beside more sequences than that, a step's time goes into its rows, and no row is cheap
+from pipelines.messages import ProposerKind
+from pipelines.text.sequence import Sequence
+from pipelines.text.step_cost import StepCost
 
-
-class SuffixIndex:
-    """Where each short run of a sequence's tokens was last followed by something: prompt lookup decoding
-    (https://github.com/apoorvumang/prompt-lookup-decoding)."""
-
-    def __init__(self) -> None:
-        self._follows: tuple[dict[tuple[int, ...], int], ...] = tuple({} for _ in SIZES)
-        self._indexed = 0  # tokens whose place as a follower is in the index
-
-    def propose(self, tokens: Sequence[int], most: int) -> list[int]:
-        """Up to `most` tokens that followed the longest run that `tokens` ends with. `tokens` only ever grows."""
-        for end in range(max(1, self._indexed), len(tokens)):
-            for size, follows in zip(SIZES, self._follows, strict=True):
-                if size <= end:
-                    follows[tuple(tokens[end - size : end])] = end
-        self._indexed = len(tokens)
-        for size, follows in zip(SIZES, self._follows, strict=True):
-            if size <= len(tokens) and (place := follows.get(tuple(tokens[-size:]))) is not None:
-                return list(tokens[place : place + most])
-        return []
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class StepCost:
-    """Seconds of a decode step: `base` and `row` for each row, as measured at the start."""
+class Want:
+    """At most `length` tokens after those that the sequence has."""
 
-    base: float
-    row: float
-
-    @staticmethod
-    def of(one: float, several: float, rows: int) -> "StepCost":
-        """From the times of a step of one row and of one of `rows`."""
-        row = max(0.0, (several - one) / (rows - 1))
-        return StepCost(max(0.0, one - row), row)
-
-    def threshold(self, rows: int) -> float:
-        """The probability of being accepted from which on one more row pays, beside `rows` that each give a token.
-
-        It has to give clearly more tokens a second than the step does without it: what it costs is an estimate.
-        """
-        if rows > MOST_STREAMS:
-            return inf
-        plain = self.base + rows * self.row
-        return MARGIN * rows * self.row / plain if plain > 0 else 0.0
+    sequence: Sequence
+    length: int
 
 
-@dataclass(slots=True)
-class Drafting:
-    """The drafts of one sequence."""
+class Proposer(Protocol):
+    """May propose anything, or nothing; keeps what it likes for each sequence until that is released."""
 
-    most: int  # tokens a draft
-    index: SuffixIndex = field(default_factory=SuffixIndex)
-    trust: float = OPTIMISM  # that a proposed token is right, where the one before it was
-    guess: int | None = None  # a proposal that was not worth a row; seeing whether it was right costs nothing
+    @property
+    def free(self) -> bool:
+        """Whether proposals cost next to nothing, so that even one that is not worth a row is welcome."""
+        ...
 
-    def draft(self, tokens: Sequence[int], room: int, threshold: float) -> tuple[int, ...]:
-        """At most `room` tokens, as many as are worth their rows."""
-        proposed = self.index.propose(tokens, max(1, min(self.most, room)))
-        worth = 0
-        chance = self.trust
-        while worth < min(len(proposed), room) and chance > threshold:
-            worth += 1
-            chance *= self.trust
-        self.guess = proposed[0] if proposed and not worth else None
-        return tuple(proposed[:worth])
+    def seconds(self, sequences: int) -> float:
+        """What one more token for each of so many sequences takes."""
+        ...
 
-    def learn(self, drafted: int, accepted: int, token: int) -> None:
-        """How a draft fared; `token`: the first that the step gave."""
-        for right in [True] * accepted + [False] * (accepted < drafted):
-            self.trust += MEMORY * (right - self.trust)
-        if self.guess is not None:
-            self.trust += MEMORY * ((token == self.guess) - self.trust)
-            self.guess = None
+    def propose(self, wants: Rows[Want]) -> list[list[int]]:
+        """Tokens for each, in order. A sequence's tokens only ever grow, in whichever way they do."""
+        ...
+
+    def release(self, sequence: Sequence) -> None:
+        """Forget a sequence, which has ended or been put back. Idempotent."""
+        ...
+
+    def gauges(self) -> dict[str, float]:
+        """By their names in the metrics' definitions."""
+        ...
+
+    def check(self) -> None:
+        """Verify its own invariants, when no sequence is left. Raises RuntimeError."""
+        ...
 
 
 @dataclass(slots=True)
 class DraftTotals:
-    """Over this worker's life."""
+    """Of one proposer, over this worker's life."""
 
     drafts: int = 0
     drafted: int = 0
     accepted: Counter[int] = field(default_factory=Counter)  # by position in the draft, from 0
+    seconds: float = 0.0
 
     def add(self, drafted: int, accepted: int) -> None:
         self.drafts += 1
         self.drafted += drafted
         self.accepted.update(range(accepted))
 
-    def counters(self) -> dict[str, float]:
+    def counters(self, kind: ProposerKind) -> dict[str, float]:
         """By their names in the metrics' definitions; empty before the first draft."""
         if not self.drafts:
             return {}
-        totals = {"drafts": self.drafts, "drafted_tokens": self.drafted, "accepted_tokens": self.accepted.total()}
-        return {**totals, **{f"accepted_at:{position}": count for position, count in self.accepted.items()}}
+        totals = {
+            "drafts": self.drafts,
+            "drafted_tokens": self.drafted,
+            "accepted_tokens": self.accepted.total(),
+            "draft_seconds": self.seconds,
+            **{f"accepted_at:{position}": count for position, count in self.accepted.items()},
+        }
+        return {_labelled(name, kind): value for name, value in totals.items()}
+
+
+def _labelled(name: str, kind: ProposerKind) -> str:
+    """accepted_at:3 -> accepted_at:draft:3"""
+    metric, colon, position = name.partition(":")
+    return f"{metric}:{kind}{colon}{position}"
+
+
+class Speculation:
+    """Asks the proposers, as far as it pays. What a proposer does never fails a request."""
+
+    def __init__(self, proposers: Mapping[ProposerKind, Proposer], decode_cost: Callable[[], StepCost]) -> None:
+        """`decode_cost` measures what decode steps of the model cost."""
+        self._proposers = proposers
+        self._decode_cost = decode_cost
+        self._cost: StepCost | None = None  # not measured yet
+        self._totals = {kind: DraftTotals() for kind in proposers}
+
+    def measure(self) -> StepCost:
+        """What decode steps cost; at the latest, when drafts are wanted for the first time."""
+        if self._cost is None:
+            self._cost = self._decode_cost()
+        return self._cost
+
+    def propose(self, wants: Rows[Want], running: int) -> None:
+        """Drafts for the next step, which decodes `running` sequences; `length` of a want is what there is room for."""
+        for kind, proposer in self._proposers.items():
+            asked = [want for want in wants if want.sequence.drafting and want.sequence.drafting.kind == kind]
+            if not asked:
+                continue
+            began = perf_counter()
+            try:
+                self._propose(proposer, asked, running)
+            except Exception:
+                log.exception("the %s proposer broke on %d sequences; they go on without drafts", kind, len(asked))
+                for want in asked:
+                    want.sequence.drafting = None
+                    proposer.release(want.sequence)
+            self._totals[kind].seconds += perf_counter() - began
+
+    def _propose(self, proposer: Proposer, asked: Rows[Want], running: int) -> None:
+        threshold = self.measure().threshold(running, proposer.seconds(len(asked)) / len(asked))
+        lengths: list[int] = []
+        wants: list[Want] = []
+        for want in asked:
+            drafting = want.sequence.drafting
+            assert drafting is not None
+            drafting.take((), 0)
+            length = drafting.length(want.length, threshold)
+            if length or proposer.free:
+                lengths.append(length)
+                wants.append(Want(want.sequence, length or 1))
+            else:
+                drafting.recover()
+        if wants:
+            for want, length, proposed in zip(wants, lengths, proposer.propose(wants), strict=True):
+                assert want.sequence.drafting is not None
+                want.sequence.drafting.take(proposed, length)
+
+    def learn(self, sequence: Sequence, drafted: int, accepted: int, token: int) -> None:
+        """How the drafts that a step verified fared; `token`: the first that it gave."""
+        drafting = sequence.drafting
+        if drafting is None:
+            return
+        drafting.learn(drafted, accepted, token)
+        if drafted:
+            self._totals[drafting.kind].add(drafted, accepted)
+            sequence.group.drafted += drafted
+            sequence.group.accepted += accepted
+
+    def release(self, sequence: Sequence) -> None:
+        """It has ended, or was put back. Idempotent."""
+        if sequence.drafting is not None:
+            sequence.drafting.take((), 0)
+            self._proposers[sequence.drafting.kind].release(sequence)
+
+    def counters(self) -> dict[str, float]:
+        return {name: value for kind, totals in self._totals.items() for name, value in totals.counters(kind).items()}
+
+    def gauges(self) -> dict[str, float]:
+        return {name: value for proposer in self._proposers.values() for name, value in proposer.gauges().items()}
+
+    def check(self) -> None:
+        """Raises RuntimeError."""
+        for proposer in self._proposers.values():
+            proposer.check()

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from gateway.backends.process import SPIN
-from pipelines.messages import ModelSpec
+from pipelines.messages import ModelSpec, TextOptions
 from tests.benchmarks.processes import Process, Server, Service, free_port
 
 IDLE_SHARE = 0.02  # of one core: what a process that is not under test may use
@@ -109,10 +109,10 @@ class Bench:
         command = [python, "-m", f"tests.benchmarks.services.{module}", *arguments]
         return Service(name, command, self.logs, {"OMP_NUM_THREADS": str(self.threads), **(env or {})})
 
-    def engine(self) -> Service:
+    def engine(self, name: str = "engine", text: TextOptions = TextOptions()) -> Service:  # noqa: B008 (it is frozen)
         """The text pipeline in a process of its own, its threads spinning no longer than a worker's."""
-        spec = msgspec.json.encode(self.spec()).decode()
-        return self.service("engine", spec, module="engine", env={"GOMP_SPINCOUNT": SPIN})
+        spec = msgspec.json.encode(msgspec.structs.replace(self.spec(), text=text)).decode()
+        return self.service(name, spec, module="engine", env={"GOMP_SPINCOUNT": SPIN})
 
     def gateway(self, model: str) -> Server:
         """A gateway with one model (MODEL or FAKE), as `gateway serve` starts it."""

@@ -95,7 +95,7 @@ class Service(Process):
         return json.loads(line)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]] | Sequence[str], tokens: int, **options: int
+        self, prompts: Sequence[Sequence[int]] | Sequence[str], tokens: int, **options: int | str
     ) -> list[list[float]]:
         """Seconds from the request to each token, for each prompt."""
         stamps: list[list[float]] = self.ask(prompts=prompts, tokens=tokens, **options)

@@ -14,7 +14,7 @@ from models.source import resolve
 from pipelines.base import Ticket
 from pipelines.messages import Delta, Done, Event, Sampling, StringPrompt, TextOptions, TextRequest, TokenLogprob
 from pipelines.text.pipeline import TextPipeline
-from pipelines.text.speculative import StepCost
+from pipelines.text.step_cost import StepCost
 
 pytestmark = pytest.mark.requires_weights
 
@@ -128,10 +128,10 @@ def test_preempted(model, alone):
 def test_with_drafts(model, alone):
     """Of what came before: the sentences are made of few words, so there is always something to propose."""
     pipeline = create(model, speculation="ngram", max_num_batched_tokens=1024, max_num_seqs=8)
-    pipeline._scheduler._cost = StepCost(1.0, 0.0)  # rows cost nothing: all that is proposed is verified
+    pipeline._speculation._cost = StepCost(1.0, 0.0)  # rows cost nothing: all that is proposed is verified
     assert run_all(pipeline) == alone
     counters = pipeline.stats().counters
-    assert counters["drafted_tokens"] > counters["accepted_tokens"] > 10
+    assert counters["drafted_tokens:ngram"] > counters["accepted_tokens:ngram"] > 10
 
 
 def test_on_a_prefix_hit(model, alone):

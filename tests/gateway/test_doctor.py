@@ -21,8 +21,10 @@ from gateway.doctor import (
     probe_torch,
     torch_build,
 )
+from gateway.inventory import inventory
 from gateway.reports import print_report
-from gateway.settings import ServerSettings, Settings
+from gateway.settings import ModelSettings, ServerSettings, Settings
+from pipelines.messages import TextOptions
 from tests.gateway.test_settings import MODELS
 
 CPU = TorchProbe("2.13.0+cpu", None, [], None, "AVX512", True, True, True)
@@ -132,6 +134,14 @@ def test_the_report_names_what_is_wrong(tmp_path: Path, monkeypatch: pytest.Monk
     assert found["model first"].status == "problem"  # its folder is not there
     assert "/models/first" in found["model first"].text
     assert found["determinism"].text == INVARIANCE
+
+
+def test_a_draft_model_that_is_not_there_is_a_problem() -> None:
+    text = TextOptions(draft="/models/small")
+    drafted = ModelSettings(name="drafted", kind="text", source="embedded:smollm2-135m-instruct", text=text)
+    (found,) = inventory(Settings(models=[drafted])).configured
+    assert found.path is not None
+    assert "/models/small does not exist" in str(found.problem)
 
 
 def test_the_report_can_be_read_by_people(capsys: pytest.CaptureFixture[str]) -> None:

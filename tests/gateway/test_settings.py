@@ -253,3 +253,12 @@ def test_a_text_model_may_draft(file: Path) -> None:
     assert model.spec().text == TextOptions(speculation="ngram", max_draft=4)
     assert "models[0].text.max_draft: expected a number >= 1" in refusal(file, text + "max_draft = 0\n\n")
     assert "models[0].text.speculation" in refusal(file, text.replace("ngram", "magic"))
+
+
+def test_a_draft_model_is_named_by_its_source(file: Path) -> None:
+    text = "[[models]]\nname = 'drafts'\nkind = 'text'\nsource = '/drafts'\n[models.text]\nspeculation = 'draft'\n"
+    model = load(file, text + "draft = 'embedded:small'\n\n").models[0]
+    assert model.spec().text == TextOptions(speculation="draft", draft="embedded:small")
+    assert "models[0].text.draft: speculation" in refusal(file, text)
+    alone = load(file, text.replace("speculation = 'draft'", "draft = 'hf:a/b@c'")).models[0]
+    assert (alone.text.speculation, alone.text.draft) == (None, "hf:a/b@c")

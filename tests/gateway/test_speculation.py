@@ -12,17 +12,32 @@ from pipelines.messages import Usage
 
 
 @pytest.mark.parametrize(
-    ("asked", "most"),
-    [(None, None), (False, 0), ({}, 8), ({"kind": "ngram"}, 8), ({"kind": "ngram", "max_draft": 3}, 3)],
+    ("asked", "proposer", "most"),
+    [
+        (None, None, None),
+        (False, None, 0),
+        ({}, None, 8),
+        ({"kind": "ngram"}, "ngram", 8),
+        ({"kind": "draft"}, "draft", 8),
+        ({"kind": "draft", "max_draft": 3}, "draft", 3),
+    ],
 )
-def test_what_is_asked_reaches_the_pipeline(asked: object, most: int | None) -> None:
+def test_what_is_asked_reaches_the_pipeline(asked: object, proposer: str | None, most: int | None) -> None:
     talk = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "speculation": asked}
     text = {"model": "m", "prompt": "hello", "speculation": asked}
-    assert chat(msgspec.convert(talk, ChatRequest), "").max_draft == most
-    assert completion(msgspec.convert(text, CompletionRequest), "").max_draft == most
+    for request in (
+        chat(msgspec.convert(talk, ChatRequest), ""),
+        completion(msgspec.convert(text, CompletionRequest), ""),
+    ):
+        assert (request.proposer, request.max_draft) == (proposer, most)
 
 
 def test_usage_tells_of_drafts_where_there_were_any() -> None:
-    plain, drafted = (msgspec.json.decode(msgspec.json.encode(usage(of))) for of in (Usage(7, 5), Usage(7, 5, 0, 6, 4)))
+    both = (Usage(7, 5), Usage(7, 5, 0, 6, 4, "draft"))
+    plain, drafted = (msgspec.json.decode(msgspec.json.encode(usage(of))) for of in both)
     assert "completion_tokens_details" not in plain
-    assert drafted["completion_tokens_details"] == {"accepted_prediction_tokens": 4, "rejected_prediction_tokens": 2}
+    assert drafted["completion_tokens_details"] == {
+        "accepted_prediction_tokens": 4,
+        "rejected_prediction_tokens": 2,
+        "speculation": "draft",
+    }

@@ -136,12 +136,26 @@ def test_labels_are_bounded_and_unknown_names_ignored() -> None:
     registry = Registry()
     for number in range(100):
         registry.rejected(*M, f"reason {number}")
-    registry.stats(*M, 0, 0, {"accepted_at:2": 4, "nonsense": 1}, {"nonsense": 1}, "0:1")
+    registry.stats(*M, 0, 0, {"nonsense": 1}, {"nonsense": 1}, "0:1")
     found = samples(registry)
     reasons = {key[1]: value for key, value in found.items() if key[0] == "gateway_rejections_total"}
     assert len(reasons) == MAX_LABEL_VALUES + 1
     assert reasons["other"] == 100 - MAX_LABEL_VALUES
-    assert found["gateway_accepted_at_total", "2"] == 4
+
+
+def test_labels_of_a_metric_that_has_two() -> None:
+    registry = Registry()
+    counters = {"accepted_at:ngram:2": 4, "accepted_at:draft:2": 3, "accepted_at:draft:0": 5, "drafts:draft": 9}
+    registry.stats(*M, 0, 0, counters, {}, "0:1")
+    found = samples(registry)  # (position, proposer): labels are sorted
+    assert found["gateway_accepted_at_total", "2", "ngram"] == 4
+    assert [found["gateway_accepted_at_total", place, "draft"] for place in "02"] == [5, 3]
+    assert found["gateway_drafts_total", "draft"] == 9
+    (snapshot,) = registry.snapshot().models
+    assert snapshot.counters["accepted_at:draft:2"] == 3
+    for position in range(MAX_LABEL_VALUES):
+        registry.stats(*M, 0, 0, {f"accepted_at:draft:{position + 10}": 1}, {}, "0:1")
+    assert samples(registry)["gateway_accepted_at_total", "other", "other"] == 3
 
 
 def test_steps_by_kind() -> None:

@@ -10,10 +10,12 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 WORDS = [f"w{number}" for number in range(200)]
 
 
-def word_tokenizer(*, start: str, end: str, pad: str = "[PAD]", unknown: str = "[UNK]") -> Tokenizer:
+def word_tokenizer(
+    *, start: str, end: str, pad: str = "[PAD]", unknown: str = "[UNK]", words: int = len(WORDS)
+) -> Tokenizer:
     """One token a word, special ones around the text; pairs are told apart by type ids."""
     special = list(dict.fromkeys([pad, unknown, start, end]))
-    vocabulary = {word: id for id, word in enumerate([*special, *WORDS])}
+    vocabulary = {word: id for id, word in enumerate([*special, *WORDS[:words]])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -125,3 +127,25 @@ def write(file: Path, content: object) -> None:
 def vocabulary(folder: Path) -> dict[str, int]:
     found: dict[str, int] = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     return found
+
+
+def llama(folder: Path, *, layers: int = 2, seed: int = 0, words: int = len(WORDS)) -> Path:
+    """A decoder; `words`: of its tokenizer, so that another number gives another vocabulary."""
+    torch.manual_seed(seed)
+    tokenizer = word_tokenizer(start="<s>", end="</s>", words=words)
+    config = transformers.LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=128,
+        max_position_embeddings=256,
+        bos_token_id=2,
+        eos_token_id=3,
+        pad_token_id=0,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write(folder / "tokenizer_config.json", {"bos_token": "<s>", "eos_token": "</s>"})
+    return folder

@@ -1,7 +1,8 @@
 """The text pipeline's step loop, without the gateway around it. Argument: a ModelSpec as JSON.
 
-{"prompts": [[id, …] | text, …], "tokens": n, "max_draft": n} -> [[seconds since the request for each token], …], in the
-order of the prompts. `max_draft`: tokens of a draft, 0 for none; absent: as the spec has it.
+{"prompts": [[id, …] | text, …], "tokens": n, "proposer": kind, "max_draft": n} -> [[seconds since the request for each
+token], …], in the order of the prompts. `max_draft`: tokens of a draft, 0 for none. `proposer`, `max_draft` absent: as
+the spec has it.
 """
 
 import sys
@@ -32,6 +33,7 @@ class EngineService:
             prompt = TextRequest(
                 prompts=[StringPrompt(ids) if isinstance(ids, str) else TokenPrompt(ids)],
                 sampling=sampling,
+                proposer=request.get("proposer"),
                 max_draft=request.get("max_draft"),
             )
             self._pipeline.admit(self._pipeline.prepare(ticket, prompt))

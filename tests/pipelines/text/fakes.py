@@ -13,6 +13,7 @@ from models.loading import GenerationDefaults
 from pipelines.base import Ticket
 from pipelines.messages import Done, Event, Prompt, Sampling, StringPrompt, TextOptions, TextRequest
 from pipelines.text.pipeline import TextPipeline
+from pipelines.text.step_cost import StepCost
 
 BOS, EOS, USER = 256, 257, 258
 VOCAB = 264  # padded: the tokenizer has no tokens for the last ones
@@ -113,6 +114,9 @@ class ByteTokenizer:
     def token_bytes(self, id: int) -> bytes:
         return bytes([id]) if id < 256 else b""
 
+    def token_ids(self) -> dict[str, int]:
+        return {chr(id): id for id in range(self.vocab_size)}
+
     def clone(self) -> "ByteTokenizer":
         return ByteTokenizer(self.chat_template, self.bos_id)
 
@@ -126,8 +130,11 @@ def create_pipeline(
     max_num_batched_tokens: int = 64,
     kv_cache_tokens: int | None = 64 * BLOCK,
     prefix_cache: bool = True,
+    draft: FakeDecoder | None = None,
+    draft_tokenizer: ByteTokenizer | None = None,
     **options: str | int | None,
 ) -> TextPipeline:
+    """`draft`: the decoder of a draft model."""
     made = TextOptions(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -140,7 +147,15 @@ def create_pipeline(
         tokenizer=tokenizer or ByteTokenizer(),
         generation=generation or GenerationDefaults(),
     )
-    return TextPipeline(model, made)
+    draft_model = draft and SimpleNamespace(decoder=draft, tokenizer=draft_tokenizer or ByteTokenizer())
+    return TextPipeline(model, made, draft_model)
+
+
+def draft_freely(pipeline: TextPipeline) -> None:
+    """Rows and proposals cost nothing: all that is proposed is verified."""
+    pipeline._speculation._cost = StepCost(1.0, 0.0)
+    if "draft" in pipeline._speculation._proposers:
+        pipeline._speculation._proposers["draft"]._cost = StepCost(0.0, 0.0)
 
 
 def request(

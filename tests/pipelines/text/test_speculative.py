@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from pipelines.base import Ticket
+from pipelines.text.drafting import Drafting
+from pipelines.text.ngram import SuffixIndex
 from pipelines.text.output import Output
 from pipelines.text.results import read_logits
 from pipelines.text.sampler import Choice
@@ -16,10 +18,8 @@ from pipelines.text.sampling import SamplingParams, TokenCounts
 from pipelines.text.scheduler import Chunk, Plan
 from pipelines.text.sequence import Group
 from pipelines.text.sequence import Sequence as TextSequence
-from pipelines.text.speculative import Drafting, StepCost, SuffixIndex
-from tests.pipelines.text.fakes import create_pipeline, only, request, run, submit
-
-FREE = StepCost(1.0, 0.0)  # rows cost nothing: all that is proposed is verified
+from pipelines.text.step_cost import StepCost
+from tests.pipelines.text.fakes import create_pipeline, draft_freely, only, request, run, submit
 
 # --- what is proposed -------------------------------------------------------------------------------------------------
 
@@ -52,28 +52,33 @@ def test_an_index_that_grows_is_one_made_at_once() -> None:
 
 
 def test_rows_that_cost_as_much_as_steps_are_not_worth_it() -> None:
-    tokens = [1, 2, 3, 4, 5, 6, 1, 2]
-    assert Drafting(4).draft(tokens, 4, StepCost(1.0, 0.1).threshold(1)) == (3, 4, 5, 6)
-    assert Drafting(4).draft(tokens, 4, StepCost(0.1, 1.0).threshold(1)) == ()
-    assert Drafting(4).draft(tokens, 4, StepCost(1.0, 0.1).threshold(16)) == ()  # many rows: the base is shared already
-    assert Drafting(4).draft(tokens, 4, StepCost(1.0, 0.0).threshold(8)) == (3, 4, 5, 6)
-    assert Drafting(4).draft(tokens, 4, StepCost(1.0, 0.0).threshold(9)) == ()
-    assert Drafting(4).draft(tokens, 2, 0.0) == (3, 4)
-    assert Drafting(4).draft(tokens, 0, 0.0) == ()
+    drafting = Drafting("ngram", 4)
+    assert drafting.length(4, StepCost(1.0, 0.1).threshold(1)) == 4
+    assert drafting.length(4, StepCost(0.1, 1.0).threshold(1)) == 0
+    assert drafting.length(4, StepCost(1.0, 0.1).threshold(16)) == 0  # many rows: the base is shared already
+    assert drafting.length(4, StepCost(1.0, 0.0).threshold(8)) == 4
+    assert drafting.length(4, StepCost(1.0, 0.0).threshold(9)) == 0
+    assert drafting.length(2, 0.0) == 2
+    assert drafting.length(0, 0.0) == 0
 
 
 def test_trust_follows_what_was_right_and_comes_back_by_guesses_that_cost_nothing() -> None:
-    drafting, tokens = Drafting(4), [1, 2, 3, 4, 5, 6, 1, 2]
+    drafting = Drafting("ngram", 4)
     for _ in range(20):
-        if not drafting.draft(tokens, 4, 0.3):
+        length = drafting.length(4, 0.3)
+        drafting.take([3, 4, 5, 6], length)
+        if not length:
             break
+        assert drafting.drafts == (3, 4, 5, 6)[:length]
         drafting.learn(1, 0, token=9)
-    assert drafting.draft(tokens, 4, 0.3) == ()
+    assert drafting.drafts == ()
     for _ in range(20):
         drafting.learn(0, 0, token=3)  # what it would have proposed
-        if drafting.draft(tokens, 4, 0.3):
+        length = drafting.length(4, 0.3)
+        drafting.take([3, 4, 5, 6], length)
+        if length:
             break
-    assert len(drafting.draft(tokens, 4, 0.3)) >= 1
+    assert drafting.drafts[:1] == (3,)
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------
@@ -120,13 +125,13 @@ def test_drafts_of_any_quality_change_nothing(
 
     monkeypatch.setattr(SuffixIndex, "propose", propose)
     pipeline = create_pipeline(speculation="ngram", max_draft=4, max_num_batched_tokens=400)
-    pipeline._scheduler._cost = FREE
+    draft_freely(pipeline)
     for number, each in enumerate(requests):
         submit(pipeline, str(number), each)
     together = run(pipeline)
     assert [seen(together[str(number)]) for number in range(len(requests))] == [seen(events) for events in plain]
     counters = pipeline.stats().counters
-    accepted, drafted = counters["accepted_tokens"], counters["drafted_tokens"]
+    accepted, drafted = counters["accepted_tokens:ngram"], counters["drafted_tokens:ngram"]
     assert accepted == drafted if right == 1 else accepted < drafted
     assert right < 0.5 or accepted > 10
     assert sum(value for name, value in counters.items() if name.startswith("accepted_at")) == accepted
@@ -138,7 +143,7 @@ def test_a_request_may_ask_for_drafts_and_refuse_them(monkeypatch: pytest.Monkey
 
     def drafted(configured: str | None, asked: int | None) -> int:
         pipeline = create_pipeline(speculation=configured)
-        pipeline._scheduler._cost = FREE
+        draft_freely(pipeline)
         text = request("some words", max_tokens=12)
         submit(pipeline, "r", type(text)(prompts=text.prompts, sampling=text.sampling, max_draft=asked))
         (done,) = (event for event in run(pipeline)["r"] if hasattr(event, "usage"))
