@@ -17,7 +17,9 @@ from torch.nn.functional import silu
 
 from models.attention import BLOCK_SIZE, TILE, CausalMask, DecodeAttention, KVCache, PrefillAttention, Span
 from models.batch import ForwardBatch
+from models.batched_attention import FullAttention, RowTables
 from models.config import DecoderConfig
+from models.decode_path import choose_path
 from models.linear import Kernel
 from models.native.forward import NativeForward
 from models.native.library import Engine
@@ -77,6 +79,8 @@ class Decoder:
         self._rope = RopeTable(config, dtype, device)
         self._mask = CausalMask(config.group, dtype, device)
         self._tiles = TilePool(config, dtype, device)
+        self._attention = [FullAttention()] * config.num_layers
+        self.decode_path = choose_path(config, dtype, device)  # None: a call a position
         self._norm = weights.norm.repeat(2)
         self._decode_layers = [_Layer.bind(layer, "decode") for layer in weights.layers]
         self._native = NativeForward.bind(engine, config, weights) if engine else None
@@ -88,13 +92,24 @@ class Decoder:
     def new_cache(self, num_blocks: int) -> KVCache:
         """An empty pool of `num_blocks` blocks. The caller hands out its blocks."""
         config = self.config
-        return KVCache(config.num_layers, num_blocks, config.num_kv_heads, config.head_dim, self.dtype, self.device)
+        block_size = self.decode_path.block_size if self.decode_path else BLOCK_SIZE
+        heads = (config.num_kv_heads, config.head_dim)
+        return KVCache(config.num_layers, num_blocks, *heads, self.dtype, self.device, block_size)
+
+    def new_tile(self, rows: int) -> Tile:
+        """For `decode_rows`."""
+        return Tile(self.config, rows, self.dtype, self.device)
+
+    def reserve(self, positions: int) -> None:
+        """Make sure that `decode_rows` can be called with positions below that. Captured forwards read the tables that
+        are there at their capture: what is reserved before has to last."""
+        self._rope.reserve(positions)
 
     def details(self) -> dict[str, str]:
         """For people: what was loaded and how it runs."""
         first = self._weights.layers[0]
         in_prefill = "native" if self._native_prefill else f"tiles of {TILE}"
-        in_decode = "native" if self._native else "a call a position"
+        in_decode = "native" if self._native else self.decode_path.name if self.decode_path else "a call a position"
         return {
             "architecture": self.config.architecture,
             "device": str(self.device),
@@ -122,10 +137,26 @@ class Decoder:
         """-> [k, hidden], normed"""
         tile = self._tiles.take(embedded.shape[0])
         tile.enter(embedded, batch.positions, self._rope)
-        attend = DecodeAttention(cache, batch.segments, tile.query, tile.attended_heads)
+        attend: Attend
+        if self.decode_path:
+            tables = RowTables.of(batch.segments, batch.positions, cache.block_size)
+            attend = self.decode_path.attention(cache, self._attention, tables, tile.query, tile.attended_heads)
+        else:
+            attend = DecodeAttention(cache, batch.segments, tile.query, tile.attended_heads)
         self._layers(self._decode_layers, [(tile, attend)])
         hidden = tile.normed(self._norm, self.config.rms_norm_eps)
         return hidden if batch.logit_rows is None else hidden.index_select(0, batch.logit_rows)
+
+    def decode_rows(self, tile: Tile, ids: Tensor, tables: RowTables, cache: KVCache) -> Tensor:
+        """[rows, vocab] float32: a decode forward that reads nothing on the host, so that it can be captured.
+
+        ids: [rows] int64, as many as `tile` has. Only with a `decode_path`, and positions that were reserved.
+        """
+        assert self.decode_path is not None
+        tile.enter(self._weights.embedding(ids), tables.positions, self._rope)
+        attend = self.decode_path.attention(cache, self._attention, tables, tile.query, tile.attended_heads)
+        self._layers(self._decode_layers, [(tile, attend)])
+        return self._weights.head.decode(tile.normed(self._norm, self.config.rms_norm_eps)).float()
 
     def _prefill(self, batch: ForwardBatch, embedded: Tensor, cache: KVCache) -> Tensor:
         """-> [k, hidden], normed"""
@@ -133,7 +164,7 @@ class Decoder:
         lengths: list[int] = []
         row = 0
         for segment in batch.segments:
-            whole = Span.of(segment.blocks, segment.context + segment.length, self.device)
+            whole = Span.of(segment.blocks, segment.context + segment.length, self.device, cache.block_size)
             for start in range(segment.context, whole.length, TILE):
                 length = min(TILE, whole.length - start)
                 tile = self._tiles.take(-(-length // _PADDING) * _PADDING)
