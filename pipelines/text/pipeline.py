@@ -13,11 +13,18 @@ from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, T
 from pipelines.messages import Event, Failed, ModelSpec, Ready, Request, Stats, StepReport, TextOptions, TextRequest
 from pipelines.text.block_manager import BlockManager
 from pipelines.text.chat_template import ChatTemplate
-from pipelines.text.memory import CacheSize, available_bytes, dense_prefill_fits, size_cache
+from pipelines.text.memory import (
+    CacheSize,
+    GpuMemory,
+    available_bytes,
+    dense_prefill_fits,
+    gpu_memory,
+    size_cache,
+)
 from pipelines.text.postprocess import Postprocessor
 from pipelines.text.preparation import Preparer
 from pipelines.text.results import Result, read_logits
-from pipelines.text.runner import Runner
+from pipelines.text.runner import Runner, try_largest
 from pipelines.text.scheduler import Chunk, Plan, Scheduler
 from pipelines.text.sequence import Sequence, State
 from pipelines.text.speculative import DraftTotals, StepCost
@@ -35,6 +42,9 @@ class TextPipeline:
         self._options = options
         self._runner = Runner(decoder, size.num_blocks)
         self._blocks = BlockManager(size.num_blocks, self._runner.block_size)
+        self._runner.capture_graphs(
+            options.cuda_graphs, max_rows=options.max_num_seqs, max_positions=size.max_model_len
+        )
         self._scheduler = _scheduler(self._blocks, decoder.tile, options, size, self._runner.warm_up())
         vocabulary = Vocabulary(tokenizer, decoder.config.vocab_size)
         template = tokenizer.chat_template
@@ -81,6 +91,7 @@ class TextPipeline:
             details={
                 **self._decoder.details(),
                 "kv_cache_tokens": str(self._blocks.num_blocks * self._blocks.block_size),
+                "cuda_graphs": self._runner.graphs,
                 "prefix_cache": "on" if self._options.prefix_cache else "off",
                 "speculation": self._options.speculation or "off",
             },
@@ -198,13 +209,23 @@ class TextPipeline:
 
 def _cache_size(decoder: Decoder, options: TextOptions) -> CacheSize:
     probe = decoder.new_cache(1)
+    gpu = _gpu_memory(decoder, options) if decoder.device.type == "cuda" else None
     return size_cache(
         options,
         context=decoder.config.max_position_embeddings,
         block_size=probe.block_size,
         bytes_per_block=probe.bytes_per_block,
         available=available_bytes(decoder.device),
+        gpu=gpu,
     )
+
+
+def _gpu_memory(decoder: Decoder, options: TextOptions) -> GpuMemory:
+    """After the largest step."""
+    torch.cuda.reset_peak_memory_stats(decoder.device)
+    try_largest(decoder, options)
+    torch.cuda.empty_cache()
+    return gpu_memory(decoder.device)
 
 
 def _scheduler(blocks: BlockManager, tile: int, options: TextOptions, size: CacheSize, cost: StepCost) -> Scheduler:

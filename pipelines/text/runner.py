@@ -1,5 +1,6 @@
 """From scheduled chunks to forwards."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from time import perf_counter
@@ -10,8 +11,13 @@ from torch import Tensor
 
 from models.batch import ForwardBatch, Segment
 from models.decoder import Decoder
-from pipelines.text.scheduler import Chunk, Plan
+from models.graphs import DecodeGraphs, GraphError, Recorder
+from pipelines.base import ModelError
+from pipelines.messages import TextOptions
+from pipelines.text.scheduler import LOGPROB_ROWS, Chunk, Plan
 from pipelines.text.speculative import StepCost
+
+log = logging.getLogger(__name__)
 
 TRIALS = 3  # of each size of a step that is timed
 VERIFIED = 8  # rows of the larger one
@@ -22,8 +28,38 @@ class Runner:
 
     def __init__(self, decoder: Decoder, num_blocks: int) -> None:
         self._decoder = decoder
-        self._cache = decoder.new_cache(num_blocks)
+        spare = decoder.decode_path is not None  # one block more, for the rows that a graph has too many
+        self._cache = decoder.new_cache(num_blocks + spare)
+        self._scratch = num_blocks
+        self._graphs: DecodeGraphs | None = None
+        self.graphs = "off"  # for people
         self.block_size = self._cache.block_size
+
+    def capture_graphs(
+        self, wanted: bool | None, *, max_rows: int, max_positions: int, recorder: Recorder | None = None
+    ) -> None:
+        """Replay decode forwards of up to `max_rows` rows from now on. None: where that works.
+
+        Before any sequence has blocks. Raises ModelError where they are wanted and can't be had.
+        """
+        if wanted is False or (wanted is None and self._decoder.device.type != "cuda"):
+            return
+        try:
+            self._graphs = DecodeGraphs.capture(
+                self._decoder,
+                self._cache,
+                scratch=self._scratch,
+                max_rows=max_rows,
+                max_positions=max_positions,
+                recorder=recorder,
+            )
+        except GraphError as error:
+            if wanted:
+                raise ModelError(f"text.cuda_graphs: {error}") from error
+            log.warning("decode steps are not captured as CUDA graphs: %s", error)
+            self.graphs = f"none: {error}"
+        else:
+            self.graphs = str(self._graphs)
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> Tensor:
@@ -44,6 +80,12 @@ class Runner:
         else:
             ids = chain.from_iterable(chunk.ids for chunk in chunks)
             positions = chain.from_iterable(range(c.start, c.start + c.length) for c in chunks)
+        if kind == "decode" and self._graphs is not None:
+            ids = list(ids)
+            replayed = self._graphs.run(ids, segments)
+            if replayed is not None:
+                rows = self._logit_rows(chunks)
+                return replayed if rows is None else replayed.index_select(0, rows)
         return self._decoder.forward(
             ForwardBatch(kind, self._tensor(ids), self._tensor(positions), segments, self._logit_rows(chunks)),
             self._cache,
@@ -82,6 +124,18 @@ class Runner:
         logits = self._decoder.forward(ForwardBatch(kind, ids, positions, [segment]), self._cache)
         logits[:, 0].cpu()  # a GPU has finished then
         return perf_counter() - began
+
+
+@torch.inference_mode()
+def try_largest(decoder: Decoder, options: TextOptions) -> None:
+    """A prefill of as many tokens as a step may have, over a cache of its own: what it takes, steps may take."""
+    tokens, context = options.max_num_batched_tokens, decoder.config.max_position_embeddings
+    cache = decoder.new_cache(-(-min(tokens, context) // decoder.new_cache(1).block_size))
+    lengths = [min(context, tokens - start) for start in range(0, tokens, context)]
+    segments = [Segment(length, 0, range(cache.num_blocks)) for length in lengths]
+    positions = torch.cat([torch.arange(length) for length in lengths]).to(decoder.device)
+    wanted = torch.arange(max(0, tokens - LOGPROB_ROWS), tokens).to(decoder.device)
+    decoder.forward(ForwardBatch("prefill", torch.zeros_like(positions), positions, segments, wanted), cache)
 
 
 def _forwards(plan: Plan) -> Iterator[tuple[Literal["decode", "prefill"], Sequence[Chunk]]]:

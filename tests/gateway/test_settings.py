@@ -253,3 +253,14 @@ def test_a_text_model_may_draft(file: Path) -> None:
     assert model.spec().text == TextOptions(speculation="ngram", max_draft=4)
     assert "models[0].text.max_draft: expected a number >= 1" in refusal(file, text + "max_draft = 0\n\n")
     assert "models[0].text.speculation" in refusal(file, text.replace("ngram", "magic"))
+
+
+def test_the_share_of_a_gpu_is_a_fraction_and_the_only_word_on_the_cache(file: Path) -> None:
+    text = '[[models]]\nname = "m"\nkind = "text"\nsource = "/m"\n[models.text]\ncuda_graphs = false\n'
+    model = load(file, text + "gpu_memory_fraction = 0.5\n\n").models[0]
+    assert model.spec().text == TextOptions(cuda_graphs=False, gpu_memory_fraction=0.5)
+    for value in ("0", "1.5", "-0.1"):
+        expected = "models[0].text.gpu_memory_fraction: expected a number above 0, at most 1"
+        assert expected in refusal(file, text + f"gpu_memory_fraction = {value}\n\n")
+    both = text + "gpu_memory_fraction = 0.5\nkv_cache_tokens = 4096\n\n"
+    assert "models[0].text.gpu_memory_fraction: kv_cache_tokens says already" in refusal(file, both)
