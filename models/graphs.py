@@ -202,6 +202,23 @@ def _steps(decoder: Decoder, cache: KVCache, scratch: int, max_rows: int, max_po
             yield StaticStep(decoder, cache, rows=rows, width=width, scratch=scratch)
 
 
+def missing(device: torch.device) -> str | None:
+    """Why nothing can be captured there; None: something small was, and its replay computes."""
+    if device.type != "cuda":
+        return "there is no CUDA device"
+    try:
+        with torch.cuda.device(device):
+            value = torch.ones(1, device=device)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                value.add_(1)
+            graph.replay()
+            found = value.item()
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return None if found == 2 else f"a replay gives {found} for 1 + 1"
+
+
 class _CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         """Raises GraphError."""
