@@ -176,7 +176,8 @@ def _trial(cache: KVCache, step: StaticStep, scratch: int) -> tuple[list[int], l
     A row's last block is its own, so that nobody reads what another row writes; all read the same blocks before it.
     """
     usable = [block for block in range(cache.num_blocks) if block != scratch]
-    shared, own = usable[:SHARED], usable[SHARED : SHARED + step.rows]
+    count = min(SHARED, len(usable) // 2)
+    shared, own = usable[:count], usable[count : count + step.rows]
     if not own:
         raise GraphError(f"a cache of {cache.num_blocks} blocks is too small to try them")
     chance = torch.Generator().manual_seed(step.rows)
@@ -186,7 +187,7 @@ def _trial(cache: KVCache, step: StaticStep, scratch: int) -> tuple[list[int], l
     most = step.capacity // cache.block_size - 1  # blocks before the last
     segments = []
     for row, last in enumerate(own):
-        before = [shared[(row + each) % SHARED] for each in range(min(row % (SHARED + 1), most))]
+        before = [shared[(row + each) % count] for each in range(min(row % (count + 1), most))]
         segments.append(Segment(1, len(before) * cache.block_size + row % cache.block_size, [*before, last]))
     return [row % 7 for row in range(len(own))], segments
 

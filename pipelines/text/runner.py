@@ -121,7 +121,9 @@ class Runner:
         ids, positions = self._tensor([0] * length), self._tensor(range(context, context + length))
         segment = Segment(length, context, range(-(-(context + length) // self.block_size)))
         began = perf_counter()
-        logits = self._decoder.forward(ForwardBatch(kind, ids, positions, [segment]), self._cache)
+        logits = self._graphs.run([0] * length, [segment]) if kind == "decode" and self._graphs else None
+        if logits is None:
+            logits = self._decoder.forward(ForwardBatch(kind, ids, positions, [segment]), self._cache)
         logits[:, 0].cpu()  # a GPU has finished then
         return perf_counter() - began
 

@@ -163,7 +163,7 @@ def test_a_capture_that_fails_says_why(decoder: Decoder) -> None:
         DecodeGraphs.capture(decoder, decoder.new_cache(BLOCKS), scratch=SCRATCH, max_rows=1, max_positions=64)
     with pytest.raises(GraphError, match="too small"):
         DecodeGraphs.capture(
-            decoder, decoder.new_cache(8), scratch=7, max_rows=1, max_positions=64, recorder=lambda step: Eager(step)
+            decoder, decoder.new_cache(1), scratch=0, max_rows=1, max_positions=64, recorder=lambda step: Eager(step)
         )
 
 
@@ -203,6 +203,19 @@ def test_a_runner_replays_decodes_and_reads_the_rows_that_are_wanted(decoder: De
 def test_graphs_that_are_wanted_and_can_not_be_had_are_refused(decoder: Decoder) -> None:
     with pytest.raises(ModelError, match=r"text\.cuda_graphs: there is no CUDA device"):
         Runner(decoder, 39).capture_graphs(True, max_rows=1, max_positions=64)
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 10])
+def test_a_small_cache_is_enough_to_try_graphs(decoder: Decoder, blocks: int) -> None:
+    graphs = DecodeGraphs.capture(
+        decoder,
+        decoder.new_cache(blocks),
+        scratch=blocks - 1,
+        max_rows=4,
+        max_positions=64,
+        recorder=lambda step: Eager(step),
+    )
+    assert graphs.run([1], [Segment(1, 0, [0])]) is not None
 
 
 def test_sizes_and_widths() -> None:
