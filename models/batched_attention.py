@@ -4,7 +4,7 @@ A forward's rows are told by tensors alone (`RowTables`), so that the same code 
 agree with `models.attention.DecodeAttention`, its reference, within rounding: shapes follow from the whole batch here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Protocol
@@ -15,6 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from models.attention import KVCache
 from models.batch import Segment
+
+GATHERED_BYTES = 256 << 20  # the most that is gathered at once, but for a single row: what lies beside the cache
 
 
 class AttentionSpec(Protocol):
@@ -63,7 +65,7 @@ class RowTables:
 
 
 class BatchedAttention:
-    """Gathers the blocks of all rows, then attends once with a mask of each row's length."""
+    """Gathers the blocks of rows, all of them where memory allows, and attends with a mask of each row's length."""
 
     def __init__(
         self, cache: KVCache, layers: Sequence[AttentionSpec], tables: RowTables, queries: Tensor, outputs: Tensor
@@ -74,37 +76,59 @@ class BatchedAttention:
         """
         self._cache = cache
         self._layers = layers
-        self._queries, self._outputs = queries, outputs
         self._slots = tables.slots(cache.block_size)
-        self._index = tables.blocks.flatten()
+        self._block_shape = cache.blocks[0].shape[1:]
+        windows = {layer.window for layer in layers}
         rows, width = tables.blocks.shape
-        kv_heads, head_dim = queries.shape[1], queries.shape[3]
-        self._shape = (rows, width * cache.block_size, 2, kv_heads, head_dim)
-        self._hidden = {window: self._hide(tables, window) for window in {None, *(layer.window for layer in layers)}}
-        # What stands there may be anything, and zero times infinity is no number.
-        self._stale = self._hidden[None][:, :, None, None, None]
-        self._masks = {window: self._mask(hidden) for window, hidden in self._hidden.items()}
-
-    def _hide(self, tables: RowTables, window: int | None) -> Tensor:
-        """[rows, capacity] bool: positions that a row does not attend to."""
-        here = tables.positions[:, None]
-        positions = torch.arange(self._shape[1], device=here.device)
-        hidden = positions > here
-        return hidden if window is None else hidden | (positions <= here - window)
-
-    def _mask(self, hidden: Tensor) -> Tensor:
-        """[rows, 1, 1, capacity], additive"""
-        zeros = torch.zeros(hidden.shape, dtype=self._queries.dtype, device=hidden.device)
-        return zeros.masked_fill_(hidden, float("-inf"))[:, None, None, :]
+        at_once = max(1, GATHERED_BYTES // (width * cache.blocks[0][0].nbytes))
+        self._parts = [
+            _Part.of(tables, windows, width * cache.block_size, slice(first, first + at_once), queries, outputs)
+            for first in range(0, rows, at_once)
+        ]
 
     def __call__(self, layer: int, keys_values: Tensor) -> None:
         """`keys_values`: [rows, 2 · kv_heads · head_dim], the rows' own, written to the cache before attending."""
         self._cache.rows[layer].index_copy_(0, self._slots, keys_values)
-        gathered = self._cache.blocks[layer].index_select(0, self._index).view(self._shape)
-        gathered.masked_fill_(self._stale, 0)
-        keys, values = gathered.permute(2, 0, 3, 1, 4).unbind(0)  # [rows, kv_heads, capacity, head_dim]
         spec = self._layers[layer]
-        out = scaled_dot_product_attention(
-            self._queries, keys, values, attn_mask=self._masks[spec.window], scale=spec.scale
+        for part in self._parts:
+            rows, capacity = part.stale.shape[:2]
+            gathered = self._cache.blocks[layer].index_select(0, part.blocks)
+            gathered = gathered.view(rows, capacity, *self._block_shape[1:]).masked_fill_(part.stale, 0)
+            keys, values = gathered.permute(2, 0, 3, 1, 4).unbind(0)  # [rows, kv_heads, capacity, head_dim]
+            mask = part.masks[spec.window]
+            out = scaled_dot_product_attention(part.queries, keys, values, attn_mask=mask, scale=spec.scale)
+            part.outputs.copy_(out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows that are gathered together."""
+
+    queries: Tensor
+    outputs: Tensor
+    blocks: Tensor  # [rows · width]
+    # [rows, capacity, 1, 1, 1] bool, behind a row. What stands there may be anything, and zero times infinity is no
+    # number.
+    stale: Tensor
+    masks: Mapping[int | None, Tensor]  # by window: [rows, 1, 1, capacity], additive
+
+    @staticmethod
+    def of(
+        tables: RowTables, windows: Set[int | None], capacity: int, rows: slice, queries: Tensor, outputs: Tensor
+    ) -> "_Part":
+        here = tables.positions[rows, None]
+        positions = torch.arange(capacity, device=here.device)
+        stale = positions > here
+
+        def mask(window: int | None) -> Tensor:
+            hidden = stale if window is None else stale | (positions <= here - window)
+            zeros = torch.zeros(hidden.shape, dtype=queries.dtype, device=here.device)
+            return zeros.masked_fill_(hidden, float("-inf"))[:, None, None, :]
+
+        return _Part(
+            queries[rows],
+            outputs[rows],
+            tables.blocks[rows].flatten(),
+            stale[:, :, None, None, None],
+            {window: mask(window) for window in windows},
         )
-        self._outputs.copy_(out)

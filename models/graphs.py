@@ -180,10 +180,12 @@ def _trial(cache: KVCache, step: StaticStep, scratch: int) -> tuple[list[int], l
     shared, own = usable[:count], usable[count : count + step.rows]
     if not own:
         raise GraphError(f"a cache of {cache.num_blocks} blocks is too small to try them")
-    chance = torch.Generator().manual_seed(step.rows)
+    device = cache.pool.device
+    chance = torch.Generator(device).manual_seed(step.rows)
+    index = torch.tensor([*shared, *own], device=device)
     for layer in cache.blocks:
-        for block in (*shared, *own):
-            layer[block].copy_(torch.randn(layer[block].shape, generator=chance))
+        shape = (len(index), *layer.shape[1:])
+        layer.index_copy_(0, index, torch.randn(shape, generator=chance, device=device, dtype=layer.dtype))
     most = step.capacity // cache.block_size - 1  # blocks before the last
     segments = []
     for row, last in enumerate(own):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from models import batched_attention
 from models.attention import DecodeAttention, KVCache
 from models.batch import Segment
 from models.batched_attention import BatchedAttention, FullAttention, RowTables
@@ -60,6 +61,23 @@ def test_rows_of_different_lengths_in_scattered_blocks(dtype: torch.dtype, toler
     expected, found, one, all_ = both(scattered(*((1, length - 1) for length in LENGTHS)), dtype)
     assert (found.float() - expected.float()).abs().max() <= tolerance
     assert torch.equal(one.pool, all_.pool)
+
+
+def test_rows_are_gathered_in_parts_where_all_would_take_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = scattered((1, 99), (1, 5), (2, 40), (1, 0))
+    expected, _, _, _ = both(segments)
+    gathered: list[int] = []
+    plain = Tensor.index_select
+
+    def counted(self: Tensor, dim: int, index: Tensor) -> Tensor:
+        gathered.append(len(index))
+        return plain(self, dim, index)
+
+    monkeypatch.setattr(Tensor, "index_select", counted)
+    monkeypatch.setattr(batched_attention, "GATHERED_BYTES", 2 * 7 * filled(torch.float32).blocks[0][0].nbytes)
+    _, found, _, _ = both(segments)
+    assert gathered[-3:] == [14, 14, 7]  # two rows of seven blocks at a time
+    assert (found - expected).abs().max() <= 1e-5
 
 
 def test_drafts_of_one_sequence_see_each_other_in_order() -> None:
