@@ -123,9 +123,9 @@ class DecodeGraphs:
         writes into them. Raises GraphError where forwards can't be captured, or a replay is not what the same forward
         gives without a graph.
         """
+        record = recorder or _CudaRecorder(decoder.device)
         try:
             decoder.reserve(max_positions)
-            record = recorder or _CudaRecorder(decoder.device)
             steps = _steps(decoder, cache, scratch, max_rows, max_positions)
             graphs = DecodeGraphs([(step, record(step)) for step in steps][::-1])
             graphs._verify(decoder, cache, scratch)

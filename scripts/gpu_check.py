@@ -5,6 +5,7 @@ CUDA error, which leaves a process useless, the others run in a process of their
 """
 
 import argparse
+import gc
 import json
 import platform
 import subprocess
@@ -85,6 +86,7 @@ def _one(name: str, device: torch.device) -> Result:
     else:
         found = {"status": "ok" if found.pop("ok") else "failed", **found}
         if device.type == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
     return {**found, "seconds": round(perf_counter() - began, 2)}
 

@@ -1,4 +1,4 @@
-"""What torch's paged kernel is asked for, with its documented meaning written out; and that a wrong one is found out."""
+"""What torch's paged kernel is asked for: a stand-in does what its documentation says, and wrong ones are noticed."""
 
 import logging
 from collections.abc import Callable
