@@ -27,6 +27,8 @@ PROBE_TIMEOUT_S = 120
 MIN_FILES = 1024  # one for each connection, and some
 GIB = 2**30
 
+CPU_ATTENTION = "scaled dot product attention over aligned query tiles; decode one position at a time"
+
 Status = Literal["ok", "note", "problem"]
 
 INVARIANCE = (
@@ -99,6 +101,11 @@ class TorchProbe(Struct, frozen=True):
     int4_cpu: bool
     bf16_cpu: bool
     native_missing: str | None = None
+    gpu_attention: str | None = None
+    varlen_missing: str | None = None
+    graphs_missing: str | None = None
+    int4_cuda: bool | None = None
+    onnx_providers: list[str] = []
 
 
 def probe_torch() -> TorchProbe | str:
@@ -119,11 +126,8 @@ def torch_build(probe: Callable[[], TorchProbe | str]) -> list[Finding]:
     if isinstance(found, str):
         return [Finding("torch", "problem", f"can't be used: {found}", "Run 'make install'.")]
     findings = [Finding("torch", "ok", f"{found.torch}, {_build(found)}"), _device(found)]
-    if found.gpus:
-        path = "gather of KV blocks + scaled dot product attention"
-    else:
-        path = "scaled dot product attention over aligned query tiles; decode one position at a time"
-    findings.append(Finding("attention", "ok", path))
+    findings += _gpu_paths(found) if found.gpus else [Finding("attention", "ok", CPU_ATTENTION)]
+    findings.append(Finding("embedding runtime", "ok", _provider(found)))
     kernels = {"bfloat16": found.bf16_cpu, "int8": found.int8_cpu, "int4": found.int4_cpu}
     missing = [name for name, there in kernels.items() if not there]
     text = f"{', '.join(name for name, there in kernels.items() if there) or 'none'} ({found.cpu_capability})"
@@ -139,6 +143,26 @@ def torch_build(probe: Callable[[], TorchProbe | str]) -> list[Finding]:
         advice = "Install gcc, then reinstall." if found.native_missing.startswith("not built") else None
         findings.append(Finding("native decode", "note", f"on torch's kernels: {found.native_missing}", advice))
     return findings
+
+
+def _gpu_paths(found: TorchProbe) -> list[Finding]:
+    """How text models run on the GPU; a model's own heads are tried when it starts."""
+    attention = f"aligned query tiles in prefill; {found.gpu_attention} in decode"
+    varlen = Finding("attention", "ok", attention)
+    if found.varlen_missing:
+        varlen = Finding("attention", "note", f"{attention}; not varlen_attn: {found.varlen_missing}")
+    graphs = Finding("CUDA graphs", "ok", "decode steps are captured when a model starts")
+    if found.graphs_missing:
+        graphs = Finding("CUDA graphs", "note", f"none: {found.graphs_missing}", "Expect slower decoding.")
+    linears = "dense, int4" if found.int4_cuda else "dense; int4 needs compute capability 8.0"
+    return [varlen, graphs, Finding("GPU kernels", "ok", f"{linears}; int8 weights are held dense")]
+
+
+def _provider(found: TorchProbe) -> str:
+    if not found.onnx_providers:
+        return "ONNX Runtime is not installed"
+    on_gpu = bool(found.gpus) and "CUDAExecutionProvider" in found.onnx_providers
+    return f"ONNX Runtime on {'CUDA' if on_gpu else 'the CPU'}, attention as its graphs have it"
 
 
 def _build(found: TorchProbe) -> str:

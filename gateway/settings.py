@@ -224,6 +224,12 @@ def check(settings: Settings) -> None:
                 raise _Invalid(f"models[{index}].text.{option}", "expected a number >= 1")
         if model.text.speculation == "draft" and not model.text.draft:
             raise _Invalid(f"models[{index}].text.draft", 'speculation = "draft" needs the source of a draft model')
+        fraction = model.text.gpu_memory_fraction
+        if fraction is not None and not 0 < fraction <= 1:
+            raise _Invalid(f"models[{index}].text.gpu_memory_fraction", "expected a number above 0, at most 1")
+        if fraction is not None and model.text.kv_cache_tokens is not None:
+            message = "kv_cache_tokens says already how large the cache is: set one of the two"
+            raise _Invalid(f"models[{index}].text.gpu_memory_fraction", message)
         for kind in PIPELINES:
             table = getattr(model, kind)
             if kind != model.kind and table != type(table)():

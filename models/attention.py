@@ -26,15 +26,24 @@ class KVCache:
     """
 
     def __init__(
-        self, num_layers: int, num_blocks: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+        self,
+        num_layers: int,
+        num_blocks: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        block_size: int = BLOCK_SIZE,
     ) -> None:
-        self.block_size = BLOCK_SIZE
+        self.block_size = block_size
         self.num_blocks = num_blocks
-        shape = (num_layers, num_blocks * BLOCK_SIZE, 2, kv_heads, head_dim)
+        shape = (num_layers, num_blocks * block_size, 2, kv_heads, head_dim)
         self.pool = torch.zeros(shape, dtype=dtype, device=device)
         self.bytes_per_block = self.pool.nbytes // num_blocks
         # Of each layer: [slots, 2 · kv_heads · head_dim], and keys and values, [1, kv_heads, slots, head_dim].
         self.rows = self.pool.flatten(2).unbind(0)
+        # The same by blocks: [blocks, block_size, 2, kv_heads, head_dim].
+        self.blocks = self.pool.view(num_layers, num_blocks, block_size, 2, kv_heads, head_dim).unbind(0)
         keys, values = self.pool.permute(2, 0, 3, 1, 4).unsqueeze(2).unbind(0)
         self.keys_values = list(zip(keys.unbind(0), values.unbind(0), strict=True))
 
@@ -48,14 +57,14 @@ class Span:
     slots: Tensor | None  # [length] int64
 
     @staticmethod
-    def of(blocks: Sequence[int], length: int, device: torch.device) -> "Span":
+    def of(blocks: Sequence[int], length: int, device: torch.device, block_size: int = BLOCK_SIZE) -> "Span":
         """The first `length` positions."""
-        used = list(blocks[: -(-length // BLOCK_SIZE)])
+        used = list(blocks[: -(-length // block_size)])
         first = used[0]
         if used == list(range(first, first + len(used))):
-            return Span(length, first * BLOCK_SIZE, None)
-        starts = torch.tensor(used, dtype=torch.int64, device=device).mul_(BLOCK_SIZE)
-        return Span(length, 0, (starts[:, None] + torch.arange(BLOCK_SIZE, device=device)).flatten()[:length])
+            return Span(length, first * block_size, None)
+        starts = torch.tensor(used, dtype=torch.int64, device=device).mul_(block_size)
+        return Span(length, 0, (starts[:, None] + torch.arange(block_size, device=device)).flatten()[:length])
 
     def all_slots(self, device: torch.device) -> Tensor:
         """[length] int64"""
@@ -161,7 +170,7 @@ class DecodeAttention:
         Query heads that share a KV head become the rows of one head.
         """
         device = cache.pool.device
-        wholes = [Span.of(each.blocks, each.context + each.length, device) for each in segments]
+        wholes = [Span.of(each.blocks, each.context + each.length, device, cache.block_size) for each in segments]
         own = [whole.part(each.context, whole.length) for each, whole in zip(segments, wholes, strict=True)]
         rows = [(queries[row : row + 1], outputs[row : row + 1]) for row in range(queries.shape[0])]
 

@@ -18,7 +18,9 @@ from torch.nn.functional import gelu, silu
 
 from models.attention import BLOCK_SIZE, TILE, DecodeAttention, KVCache, PrefillAttention, Span, causal_masks
 from models.batch import ForwardBatch
+from models.batched_attention import RowTables
 from models.config import Activation, DecoderConfig
+from models.decode_path import choose_path
 from models.linear import Kernel
 from models.native.forward import NativeForward
 from models.native.library import Engine
@@ -93,6 +95,7 @@ class Decoder:
         # As the embeddings are, so the scale is rounded: Gemma was trained so.
         self._embedding_scale = float(torch.tensor(config.embedding_scale, dtype=dtype))
         self._tiles = TilePool(config, dtype, device)
+        self.decode_path = choose_path(config, dtype, device)  # None: a call a position
         self._norm = weights.norm.repeat(2)
         ropes = [config.ropes.index(spec.rope) for spec in config.layers]
         bound = list(zip(weights.layers, ropes, strict=True))
@@ -106,13 +109,25 @@ class Decoder:
     def new_cache(self, num_blocks: int) -> KVCache:
         """An empty pool of `num_blocks` blocks. The caller hands out its blocks."""
         config = self.config
-        return KVCache(config.num_layers, num_blocks, config.num_kv_heads, config.head_dim, self.dtype, self.device)
+        block_size = self.decode_path.block_size if self.decode_path else BLOCK_SIZE
+        heads = (config.num_kv_heads, config.head_dim)
+        return KVCache(config.num_layers, num_blocks, *heads, self.dtype, self.device, block_size)
+
+    def new_tile(self, rows: int) -> Tile:
+        """For `decode_rows`."""
+        return Tile(self.config, rows, self.dtype, self.device)
+
+    def reserve(self, positions: int) -> None:
+        """Make sure that `decode_rows` can be called with positions below that. Captured forwards read the tables that
+        are there at their capture: what is reserved before has to last."""
+        for table in self._ropes:
+            table.reserve(positions)
 
     def details(self) -> dict[str, str]:
         """For people: what was loaded and how it runs."""
         first = self._weights.layers[0]
         in_prefill = "native" if self._native_prefill else f"tiles of {TILE}"
-        in_decode = "native" if self._native else "a call a position"
+        in_decode = "native" if self._native else self.decode_path.name if self.decode_path else "a call a position"
         return {
             "architecture": self.config.architecture,
             "device": str(self.device),
@@ -130,9 +145,7 @@ class Decoder:
             for table in self._ropes:
                 table.reserve(longest)
             self._tiles.reset()
-            embedded = self._weights.embedding(batch.ids)
-            if self._embedding_scale != 1:
-                embedded = embedded * self._embedding_scale
+            embedded = self._embed(batch.ids)
             for first, embeds in batch.embeds:
                 embedded[first : first + embeds.shape[0]] = embeds
             if self._native and (batch.kind == "decode" or self._native_prefill):
@@ -140,14 +153,36 @@ class Decoder:
             hidden = (self._decode if batch.kind == "decode" else self._prefill)(batch, embedded, cache)
             return self._weights.head.decode(hidden).float()
 
+    def _embed(self, ids: Tensor) -> Tensor:
+        """[rows] -> [rows, hidden]"""
+        embedded = self._weights.embedding(ids)
+        return embedded if self._embedding_scale == 1 else embedded * self._embedding_scale
+
     def _decode(self, batch: ForwardBatch, embedded: Tensor, cache: KVCache) -> Tensor:
         """-> [k, hidden], normed"""
         tile = self._tiles.take(embedded.shape[0])
         tile.enter(embedded, batch.positions, self._ropes)
-        attend = DecodeAttention(cache, self.config.layers, batch.segments, tile.query, tile.attended_heads)
+        layers = self.config.layers
+        attend: Attend
+        if self.decode_path:
+            tables = RowTables.of(batch.segments, batch.positions, cache.block_size)
+            attend = self.decode_path.attention(cache, layers, tables, tile.query, tile.attended_heads)
+        else:
+            attend = DecodeAttention(cache, layers, batch.segments, tile.query, tile.attended_heads)
         self._layers(self._decode_layers, [(tile, attend)])
         hidden = tile.normed(self._norm, self.config.rms_norm_eps)
         return hidden if batch.logit_rows is None else hidden.index_select(0, batch.logit_rows)
+
+    def decode_rows(self, tile: Tile, ids: Tensor, tables: RowTables, cache: KVCache) -> Tensor:
+        """[rows, vocab] float32: a decode forward that reads nothing on the host, so that it can be captured.
+
+        ids: [rows] int64, as many as `tile` has. Only with a `decode_path`, and positions that were reserved.
+        """
+        assert self.decode_path is not None
+        tile.enter(self._embed(ids), tables.positions, self._ropes)
+        attend = self.decode_path.attention(cache, self.config.layers, tables, tile.query, tile.attended_heads)
+        self._layers(self._decode_layers, [(tile, attend)])
+        return self._weights.head.decode(tile.normed(self._norm, self.config.rms_norm_eps)).float()
 
     def _prefill(self, batch: ForwardBatch, embedded: Tensor, cache: KVCache) -> Tensor:
         """-> [k, hidden], normed"""
@@ -155,7 +190,7 @@ class Decoder:
         lengths: list[int] = []
         row = 0
         for segment in batch.segments:
-            whole = Span.of(segment.blocks, segment.context + segment.length, self.device)
+            whole = Span.of(segment.blocks, segment.context + segment.length, self.device, cache.block_size)
             for start in range(segment.context, whole.length, TILE):
                 length = min(TILE, whole.length - start)
                 tile = self._tiles.take(-(-length // _PADDING) * _PADDING)

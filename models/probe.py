@@ -1,13 +1,19 @@
 """What torch finds on this machine, as one line of JSON. A process of its own: `python -m models.probe`."""
 
 import sys
+from typing import TypedDict
 
 import msgspec
 import torch
 from msgspec import Struct
 
-from models.linear import packs_bf16
+from models import graphs, varlen_attention
+from models.decode_path import BATCHED, VARLEN
+from models.linear import has_int4_kernel, packs_bf16
 from models.native.library import missing
+from models.quantised import GROUP
+
+USUAL_HEADS = (8, 4, 128)  # KV heads, queries of each, components: what a model's own are is asked at its start
 
 
 class Gpu(Struct, frozen=True):
@@ -32,6 +38,11 @@ class Probe(Struct, frozen=True):
     int4_cpu: bool = False
     bf16_cpu: bool = False
     native_missing: str | None = None
+    gpu_attention: str | None = None  # of decodes, on the first GPU; this and what follows on GPUs is None without one
+    varlen_missing: str | None = None  # why not by torch's paged kernel
+    graphs_missing: str | None = None  # why decode steps can't be CUDA graphs
+    int4_cuda: bool | None = None
+    onnx_providers: list[str] = []  # that this ONNX Runtime was built with
 
 
 def probe() -> Probe:
@@ -44,6 +55,7 @@ def probe() -> Probe:
                 gpus.append(Gpu(found.name, found.total_memory, f"{found.major}.{found.minor}"))
     except RuntimeError as caught:  # a driver that does not fit, a device that is gone
         error = str(caught).splitlines()[0]
+    on_gpu = {} if error or not gpus else _gpu(torch.device("cuda", 0))
     return Probe(
         torch=str(torch.__version__),
         threads=torch.get_num_threads(),
@@ -55,7 +67,35 @@ def probe() -> Probe:
         int4_cpu=_has("_weight_int4pack_mm_for_cpu"),
         bf16_cpu=packs_bf16(),
         native_missing=missing(),
+        onnx_providers=_onnx_providers(),
+        **on_gpu,
     )
+
+
+class _Gpu(TypedDict, total=False):
+    gpu_attention: str
+    varlen_missing: str | None
+    graphs_missing: str | None
+    int4_cuda: bool
+
+
+def _gpu(device: torch.device) -> _Gpu:
+    """How text models run on it."""
+    why_not = varlen_attention.missing(*USUAL_HEADS, torch.bfloat16, device)
+    return _Gpu(
+        gpu_attention=(BATCHED if why_not else VARLEN).name,
+        varlen_missing=why_not,
+        graphs_missing=graphs.missing(device),
+        int4_cuda=has_int4_kernel(GROUP, GROUP, device),
+    )
+
+
+def _onnx_providers() -> list[str]:
+    try:
+        import onnxruntime
+    except ImportError:
+        return []
+    return list(onnxruntime.get_available_providers())
 
 
 def _has(operator: str) -> bool:

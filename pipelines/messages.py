@@ -35,6 +35,8 @@ class TextOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_num_seqs: int = 16  # sequences in one step
     max_num_batched_tokens: int = 512  # tokens in one step: the cap on a prefill beside running decodes
     kv_cache_tokens: int | None = None  # tokens in the KV pool, over all sequences
+    gpu_memory_fraction: float | None = None  # of a GPU's memory, for all that the model needs there; None: 0.9
+    cuda_graphs: bool | None = None  # decode steps as captured graphs; None: where they work
     prefix_cache: bool = True
     speculation: ProposerKind | None = None  # drafts of requests that don't say
     draft: str | None = None  # source of a small model with the same vocabulary, whose drafts can be asked for then

@@ -11,6 +11,7 @@ from pipelines.messages import TextOptions
 
 CONTEXT_SHARE = 4  # by default, the cache holds a quarter of the context of each sequence in a full batch,
 MEMORY_SHARE = 4  # in at most a quarter of the memory that loading the weights has left
+GPU_FRACTION = 0.9  # of a GPU's memory, by default: graphs, workspaces and fragments take some of the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +20,40 @@ class CacheSize:
     max_model_len: int  # tokens: a sequence of so many fits the cache
 
 
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """Bytes of a GPU, after the weights were loaded and the largest step was tried."""
+
+    total: int
+    free: int
+    reserved: int  # by this process's allocator, in use or not
+    peak: int  # the most that this process had in use at once
+
+    def cache_bytes(self, fraction: float) -> int:
+        """What a KV cache may take, so that no more than `fraction` of the GPU is in use; may be negative.
+
+        What others hold, and what this process holds beside its allocator, counts as used.
+        """
+        others = self.total - self.free - self.reserved
+        return int(self.total * fraction) - others - self.peak
+
+
 def size_cache(
-    options: TextOptions, *, context: int, block_size: int, bytes_per_block: int, available: int
+    options: TextOptions,
+    *,
+    context: int,
+    block_size: int,
+    bytes_per_block: int,
+    available: int,
+    gpu: GpuMemory | None = None,
 ) -> CacheSize:
     """Blocks of the KV cache, and the longest sequence. What the options say holds; what they leave open gives way.
 
-    `context`: positions that the model was trained on. `available`: bytes. Raises ModelError where the options can't
-    hold together.
+    `context`: positions that the model was trained on. `available`: bytes. `gpu`: where the model runs on one, whose
+    memory the cache then fills up to `gpu_memory_fraction`. Raises ModelError where the options can't hold together.
     """
+    if options.gpu_memory_fraction is not None and gpu is None:
+        raise ModelError("text.gpu_memory_fraction is set, but the model doesn't run on a GPU")
     length = options.max_model_len
     if length is not None and not 1 <= length <= context:
         raise ModelError(f"text.max_model_len is {length}, the model's context is {context} tokens")
@@ -37,12 +64,18 @@ def size_cache(
             raise ModelError(f"text.kv_cache_tokens is {options.kv_cache_tokens}: one sequence alone may need {least}")
     else:
         longest = length or context
-        wanted = max(longest, options.max_num_seqs * longest // CONTEXT_SHARE)
-        num_blocks = min(-(-wanted // block_size), available // MEMORY_SHARE // bytes_per_block)
+        if gpu is None:
+            wanted = max(longest, options.max_num_seqs * longest // CONTEXT_SHARE)
+            num_blocks = min(-(-wanted // block_size), available // MEMORY_SHARE // bytes_per_block)
+            remedy = "set text.max_model_len or text.kv_cache_tokens"
+        else:
+            available = gpu.cache_bytes(options.gpu_memory_fraction or GPU_FRACTION)
+            num_blocks = available // bytes_per_block
+            remedy = "set text.max_model_len, text.gpu_memory_fraction or text.kv_cache_tokens"
         if num_blocks * block_size < (length or block_size):
             raise ModelError(
                 f"{available >> 20} MiB of memory are left: too little for a KV cache that holds {longest} tokens; "
-                "set text.max_model_len or text.kv_cache_tokens"
+                f"{remedy}"
             )
     return CacheSize(num_blocks, min(length or context, num_blocks * block_size))
 
@@ -54,6 +87,12 @@ def dense_prefill_fits(path: Path, available: int) -> bool:
     """
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return 4 * sum(file.stat().st_size for file in files) <= available // 2
+
+
+def gpu_memory(device: torch.device) -> GpuMemory:
+    """As it is now; the peak is counted since `torch.cuda.reset_peak_memory_stats`."""
+    free, total = torch.cuda.mem_get_info(device)
+    return GpuMemory(total, free, torch.cuda.memory_reserved(device), torch.cuda.max_memory_allocated(device))
 
 
 def available_bytes(device: torch.device) -> int:

@@ -25,12 +25,19 @@ from pipelines.messages import (
 from pipelines.text.block_manager import BlockManager
 from pipelines.text.chat_template import ChatTemplate
 from pipelines.text.draft_model import DraftModel, require_same_vocabulary
-from pipelines.text.memory import CacheSize, available_bytes, dense_prefill_fits, size_cache
+from pipelines.text.memory import (
+    CacheSize,
+    GpuMemory,
+    available_bytes,
+    dense_prefill_fits,
+    gpu_memory,
+    size_cache,
+)
 from pipelines.text.ngram import NgramProposer
 from pipelines.text.postprocess import Postprocessor
 from pipelines.text.preparation import Preparer
 from pipelines.text.results import Result, read_logits
-from pipelines.text.runner import Runner
+from pipelines.text.runner import Runner, try_largest
 from pipelines.text.scheduler import Plan, Scheduler
 from pipelines.text.sequence import Sequence, State
 from pipelines.text.speculative import Proposer, Speculation
@@ -48,6 +55,9 @@ class TextPipeline:
         self._options = options
         self._runner = Runner(decoder, size.num_blocks)
         self._runner.warm_up()
+        self._runner.capture_graphs(
+            options.cuda_graphs, max_rows=options.max_num_seqs, max_positions=size.max_model_len
+        )
         proposers = _proposers(model, options, draft, size)
         self._speculation = Speculation(proposers, self._runner.decode_cost)
         if options.speculation or draft:
@@ -91,6 +101,7 @@ class TextPipeline:
             details={
                 **self._decoder.details(),
                 "kv_cache_tokens": str(self._blocks.num_blocks * self._blocks.block_size),
+                "cuda_graphs": self._runner.graphs,
                 "prefix_cache": "on" if self._options.prefix_cache else "off",
                 "speculation": self._options.speculation or "off",
                 "draft": self._options.draft or "none",
@@ -219,6 +230,7 @@ def _load(source: str, spec: ModelSpec) -> LoadedModel:
 
 def _cache_size(decoder: Decoder, options: TextOptions, draft: LoadedModel | None) -> CacheSize:
     probe = decoder.new_cache(1)
+    gpu = _gpu_memory(decoder, options) if decoder.device.type == "cuda" else None
     return size_cache(
         options,
         context=decoder.config.max_position_embeddings,
@@ -226,6 +238,7 @@ def _cache_size(decoder: Decoder, options: TextOptions, draft: LoadedModel | Non
         # A draft model reads what the model reads: it has as many blocks, of the same size.
         bytes_per_block=probe.bytes_per_block + (draft.decoder.new_cache(1).bytes_per_block if draft else 0),
         available=available_bytes(decoder.device),
+        gpu=gpu,
     )
 
 
@@ -245,6 +258,14 @@ def _proposers(
     elif options.speculation == "draft":
         raise ModelError('text.draft: speculation = "draft" needs the source of a draft model')
     return proposers
+
+
+def _gpu_memory(decoder: Decoder, options: TextOptions) -> GpuMemory:
+    """After the largest step."""
+    torch.cuda.reset_peak_memory_stats(decoder.device)
+    try_largest(decoder, options)
+    torch.cuda.empty_cache()
+    return gpu_memory(decoder.device)
 
 
 def _scheduler(

@@ -1,5 +1,6 @@
 """From scheduled chunks to forwards."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from time import perf_counter
@@ -11,8 +12,13 @@ from torch import Tensor
 from models.attention import KVCache
 from models.batch import ForwardBatch, Segment
 from models.decoder import Decoder
-from pipelines.text.scheduler import Chunk, Plan
+from models.graphs import DecodeGraphs, GraphError, Recorder
+from pipelines.base import ModelError
+from pipelines.messages import TextOptions
+from pipelines.text.scheduler import LOGPROB_ROWS, Chunk, Plan
 from pipelines.text.step_cost import StepCost
+
+log = logging.getLogger(__name__)
 
 TRIALS = 3  # of each size of a step that is timed
 VERIFIED = 8  # rows of the larger one
@@ -46,8 +52,38 @@ class Runner:
 
     def __init__(self, decoder: Decoder, num_blocks: int) -> None:
         self._decoder = decoder
-        self._cache = decoder.new_cache(num_blocks)
+        spare = decoder.decode_path is not None  # one block more, for the rows that a graph has too many
+        self._cache = decoder.new_cache(num_blocks + spare)
+        self._spare = num_blocks
+        self._graphs: DecodeGraphs | None = None
+        self.graphs = "off"  # for people
         self.block_size = self._cache.block_size
+
+    def capture_graphs(
+        self, wanted: bool | None, *, max_rows: int, max_positions: int, recorder: Recorder | None = None
+    ) -> None:
+        """Replay decode forwards of up to `max_rows` rows from now on. None: where that works.
+
+        Before any sequence has blocks. Raises ModelError where they are wanted and can't be had.
+        """
+        if wanted is False or (wanted is None and self._decoder.device.type != "cuda"):
+            return
+        try:
+            self._graphs = DecodeGraphs.capture(
+                self._decoder,
+                self._cache,
+                scratch=self._spare,
+                max_rows=max_rows,
+                max_positions=max_positions,
+                recorder=recorder,
+            )
+        except GraphError as error:
+            if wanted:
+                raise ModelError(f"text.cuda_graphs: {error}") from error
+            log.warning("decode steps are not captured as CUDA graphs: %s", error)
+            self.graphs = f"none: {error}"
+        else:
+            self.graphs = str(self._graphs)
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> Tensor:
@@ -60,12 +96,17 @@ class Runner:
 
     @torch.inference_mode()
     def forward(self, kind: Literal["decode", "prefill"], rows: Sequence[Stretch]) -> Tensor:
-        """The wanted logits [rows, vocab] float32, in order."""
+        """The wanted logits [rows, vocab] float32, in order; those of a decode forward until the next one."""
         segments = [Segment(each.length, each.start, each.table) for each in rows]
-        ids = chain.from_iterable(each.ids for each in rows)
+        ids = list(chain.from_iterable(each.ids for each in rows))
+        wanted = self._logit_rows(rows)
+        if kind == "decode" and self._graphs is not None:
+            replayed = self._graphs.run(ids, segments)
+            if replayed is not None:
+                return replayed if wanted is None else replayed.index_select(0, wanted)
         positions = chain.from_iterable(range(each.start, each.start + each.length) for each in rows)
         return self._decoder.forward(
-            ForwardBatch(kind, self._tensor(ids), self._tensor(positions), segments, self._logit_rows(rows)),
+            ForwardBatch(kind, self._tensor(ids), self._tensor(positions), segments, wanted),
             self._cache,
         )
 
@@ -109,11 +150,27 @@ class Runner:
     def _time(self, kind: Literal["decode", "prefill"], length: int, context: int, cache: KVCache) -> float:
         """Seconds of a forward of so many rows of one sequence, behind `context` positions."""
         ids, positions = self._tensor([0] * length), self._tensor(range(context, context + length))
-        batch = ForwardBatch(kind, ids, positions, [Segment(length, context, range(cache.num_blocks))])
+        segment = Segment(length, context, range(cache.num_blocks))
+        batch = ForwardBatch(kind, ids, positions, [segment])
+        nobodys = Segment(length, context, [self._spare] * cache.num_blocks)
         began = perf_counter()
-        logits = self._decoder.forward(batch, cache)
+        logits = self._graphs.run([0] * length, [nobodys]) if kind == "decode" and self._graphs else None
+        if logits is None:
+            logits = self._decoder.forward(batch, cache)
         logits[:, 0].cpu()  # a GPU has finished then
         return perf_counter() - began
+
+
+@torch.inference_mode()
+def try_largest(decoder: Decoder, options: TextOptions) -> None:
+    """A prefill of as many tokens as a step may have, over a cache of its own: what it takes, steps may take."""
+    tokens, context = options.max_num_batched_tokens, decoder.config.max_position_embeddings
+    cache = decoder.new_cache(-(-min(tokens, context) // decoder.new_cache(1).block_size))
+    lengths = [min(context, tokens - start) for start in range(0, tokens, context)]
+    segments = [Segment(length, 0, range(cache.num_blocks)) for length in lengths]
+    positions = torch.cat([torch.arange(length) for length in lengths]).to(decoder.device)
+    wanted = torch.arange(max(0, tokens - LOGPROB_ROWS), tokens).to(decoder.device)
+    decoder.forward(ForwardBatch("prefill", torch.zeros_like(positions), positions, segments, wanted), cache)
 
 
 def _forwards(plan: Plan) -> Iterator[tuple[Literal["decode", "prefill"], Sequence[Chunk]]]:

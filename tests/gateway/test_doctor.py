@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -65,6 +66,31 @@ def test_a_gpu_is_told() -> None:
     found = by_area(torch_build(lambda: GPU))
     assert found["device"].text == "H200 (140 GiB)"
     assert "CUDA 12.8" in found["torch"].text
+
+
+def test_a_gpu_is_told_with_what_was_tried_on_it() -> None:
+    fast = msgspec.structs.replace(
+        GPU, gpu_attention="pages", int4_cuda=True, onnx_providers=["CUDAExecutionProvider", "CPUExecutionProvider"]
+    )
+    found = by_area(torch_build(lambda: fast))
+    assert (found["attention"].status, found["CUDA graphs"].status) == ("ok", "ok")
+    assert "pages in decode" in found["attention"].text
+    assert found["GPU kernels"].text == "dense, int4; int8 weights are held dense"
+    assert "on CUDA" in found["embedding runtime"].text
+    slow = msgspec.structs.replace(
+        GPU, gpu_attention="gather", varlen_missing="its probe failed: x", graphs_missing="y", int4_cuda=False
+    )
+    found = by_area(torch_build(lambda: slow))
+    assert (found["attention"].status, found["CUDA graphs"].status) == ("note", "note")
+    assert "gather in decode; not varlen_attn: its probe failed: x" in found["attention"].text
+    assert found["CUDA graphs"].text == "none: y"
+    assert "int4 needs" in found["GPU kernels"].text
+
+
+def test_embeddings_run_on_the_cpu_where_there_is_no_gpu() -> None:
+    built = msgspec.structs.replace(CPU, onnx_providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
+    assert "on the CPU" in by_area(torch_build(lambda: built))["embedding runtime"].text
+    assert "not installed" in by_area(torch_build(lambda: CPU))["embedding runtime"].text
 
 
 def test_a_build_without_kernels_is_noted() -> None:

@@ -262,3 +262,14 @@ def test_a_draft_model_is_named_by_its_source(file: Path) -> None:
     assert "models[0].text.draft: speculation" in refusal(file, text)
     alone = load(file, text.replace("speculation = 'draft'", "draft = 'hf:a/b@c'")).models[0]
     assert (alone.text.speculation, alone.text.draft) == (None, "hf:a/b@c")
+
+
+def test_the_share_of_a_gpu_is_a_fraction_and_the_only_word_on_the_cache(file: Path) -> None:
+    text = '[[models]]\nname = "m"\nkind = "text"\nsource = "/m"\n[models.text]\ncuda_graphs = false\n'
+    model = load(file, text + "gpu_memory_fraction = 0.5\n\n").models[0]
+    assert model.spec().text == TextOptions(cuda_graphs=False, gpu_memory_fraction=0.5)
+    for value in ("0", "1.5", "-0.1"):
+        expected = "models[0].text.gpu_memory_fraction: expected a number above 0, at most 1"
+        assert expected in refusal(file, text + f"gpu_memory_fraction = {value}\n\n")
+    both = text + "gpu_memory_fraction = 0.5\nkv_cache_tokens = 4096\n\n"
+    assert "models[0].text.gpu_memory_fraction: kv_cache_tokens says already" in refusal(file, both)

@@ -48,6 +48,7 @@ class FakeDecoder:
     poison: int | None = None  # a token id whose rows have NaN logits
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     forwards: list[ForwardBatch] = field(default_factory=list)
+    decode_path: None = None
 
     def __post_init__(self) -> None:
         self.config = SimpleNamespace(vocab_size=VOCAB, max_position_embeddings=self.context)

@@ -3,14 +3,19 @@ import torch
 
 from pipelines.base import ModelError
 from pipelines.messages import TextOptions
-from pipelines.text.memory import CacheSize, available_bytes, dense_prefill_fits, size_cache
+from pipelines.text.memory import CacheSize, GpuMemory, available_bytes, dense_prefill_fits, size_cache
 
 GIB = 1 << 30
 
 
-def size(context=8192, available=16 * GIB, bytes_per_block=16 * 23040, **options) -> CacheSize:
+def size(context=8192, available=16 * GIB, bytes_per_block=16 * 23040, gpu=None, **options) -> CacheSize:
     return size_cache(
-        TextOptions(**options), context=context, block_size=16, bytes_per_block=bytes_per_block, available=available
+        TextOptions(**options),
+        context=context,
+        block_size=16,
+        bytes_per_block=bytes_per_block,
+        available=available,
+        gpu=gpu,
     )
 
 
@@ -44,6 +49,33 @@ def test_what_is_asked_holds():
 )
 def test_what_can_not_hold_is_refused(options):
     with pytest.raises(ModelError):
+        size(**options)
+
+
+# 3 GiB of weights, 1 GiB more at the peak; another process has 10 GiB, this one's driver context 1 GiB.
+GPU = GpuMemory(total=80 * GIB, free=65 * GIB, reserved=4 * GIB, peak=4 * GIB)
+
+
+def test_the_cache_fills_its_share_of_a_gpu_beside_what_is_used():
+    assert GPU.cache_bytes(0.9) == 57 * GIB
+    assert GPU.cache_bytes(0.1) < 0
+    block = GIB // 256
+    assert size(gpu=GPU, bytes_per_block=block) == CacheSize(57 * 256, 8192)
+    assert size(gpu=GPU, bytes_per_block=block, gpu_memory_fraction=0.5) == CacheSize(25 * 256, 8192)
+    assert size(gpu=GPU, bytes_per_block=GIB) == CacheSize(57, 57 * 16)  # it bounds the context, where that is open
+    assert size(gpu=GPU, bytes_per_block=block, kv_cache_tokens=1600) == CacheSize(100, 1600)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"gpu": GPU, "gpu_memory_fraction": 0.1}, "text.gpu_memory_fraction"),
+        ({"gpu": GPU, "bytes_per_block": GIB, "max_model_len": 1000}, "text.gpu_memory_fraction"),
+        ({"gpu_memory_fraction": 0.5}, "doesn't run on a GPU"),
+    ],
+)
+def test_what_a_gpu_can_not_hold_is_refused(options, named):
+    with pytest.raises(ModelError, match=named):
         size(**options)
 
 
