@@ -13,7 +13,7 @@ from gateway import config_file, environment
 from gateway.config_file import ConfigFile
 from gateway.environment import VariableError
 from gateway.validation import explain
-from models.catalog import EMBEDDED, Kind
+from models.catalog import EMBEDDED, OWN, Kind
 from models.errors import ModelLoadError
 from models.source import detect_kind, resolve
 from pipelines.audio.messages import AudioOptions
@@ -184,13 +184,14 @@ def load_settings(
 
 
 def default_models() -> list[dict[str, object]]:
-    """The embedded models whose packages are installed, as a file would configure them; all of them if none is, so that
-    their workers say what is missing."""
+    """The embedded models whose packages are installed, as a file would configure them; all of them if no package is,
+    so that their workers say what is missing."""
     defaults = {name: entry for name, entry in EMBEDDED.items() if entry.default and entry.kind in PIPELINES}
     installed = {name: entry for name, entry in defaults.items() if entry.installed}
+    served = installed if any(entry.package != OWN for entry in installed.values()) else defaults
     return [
         {"name": name, "aliases": list(entry.aliases), "kind": entry.kind, "source": f"embedded:{name}"}
-        for name, entry in (installed or defaults).items()
+        for name, entry in served.items()
     ]
 
 

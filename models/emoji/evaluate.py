@@ -52,6 +52,7 @@ class Painter:
         )
         self._pipeline.set_progress_bar_config(disable=True)
         written = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+        written.pop("max_pixels")  # of our own
         self.settings: dict[str, Any] = written
 
     def draw(self, prompt: str, seeds: Sequence[int]) -> list[Pixels]:

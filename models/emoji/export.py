@@ -10,7 +10,7 @@ import torch
 
 from models.emoji.train_unet import SCHEDULE
 
-DEFAULTS = {"num_inference_steps": 16, "guidance_scale": 4.0, "width": 64, "height": 64}
+DEFAULTS = {"num_inference_steps": 16, "guidance_scale": 4.0, "width": 64, "height": 64, "max_pixels": 4096}
 LOG = "training.jsonl"  # of the denoiser: losses, and at t = 950 with the right and with shuffled captions
 
 

