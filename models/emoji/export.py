@@ -22,6 +22,9 @@ def main() -> None:
     pipeline = assemble(given.work)
     given.out.mkdir(parents=True, exist_ok=True)
     pipeline.to(torch.float16).save_pretrained(given.out, safe_serialization=True)
+    # Half precision saves space alone: as diffusers loads the other parts, so shall transformers load this one.
+    described = given.out / "text_encoder" / "config.json"
+    described.write_text(described.read_text(encoding="utf-8").replace('"float16"', '"float32"'), encoding="utf-8")
     # transformers writes a tokenizer file of its own; these two are what every version of it reads.
     for name in ("vocab.json", "merges.txt"):
         shutil.copy(given.work / "tokenizer" / name, given.out / "tokenizer" / name)

@@ -8,31 +8,33 @@ from typing import Any
 import numpy as np
 
 from gateway.backends.process import SPIN
-from tests.benchmarks import image_checkpoint
+from models.source import resolve
 from tests.benchmarks.figures import Figure, at_least, at_most, ratio
 from tests.benchmarks.harness import Bench, Subject
 from tests.benchmarks.processes import Service
 
 STEPS, TOGETHER = 20, 8
 SHORT, LONG = 4, 50
-SAMPLES = 12  # short jobs a round
+SAMPLES = 12  # short or cancelled jobs a round
+PROMPTS = ("red apple", "cat", "rocket", "blue heart", "house", "penguin", "taxi", "birthday cake")
 
 
 def compare(bench: Bench) -> Iterator[Figure]:
-    arguments = (str(image_checkpoint.folder()), str(bench.threads))
+    arguments = (str(resolve("embedded:tiny-emoji-diffusion")), str(bench.threads))
     env = {"GOMP_SPINCOUNT": SPIN}
     ours = bench.spawn("image engine", *arguments, module="image_engine", env=env)
     stock = bench.spawn("diffusers", *arguments, module="image_stock", env=env)
     try:
         yield from _throughput(bench, ours, stock)
         yield from _short_beside_long(bench, ours)
+        yield from _cancelled(bench, ours)
     finally:
         ours.stop()
         stock.stop()
 
 
 def job(seed: int, steps: int = STEPS, after: float = 0.0) -> dict[str, Any]:
-    return {"prompt": f"picture number {seed}", "steps": steps, "seed": seed, "after": after}
+    return {"prompt": PROMPTS[seed % len(PROMPTS)], "steps": steps, "seed": seed, "after": after}
 
 
 def _throughput(bench: Bench, ours: Service, stock: Service) -> Iterator[Figure]:
@@ -71,3 +73,25 @@ def _short_beside_long(bench: Bench, ours: Service) -> Iterator[Figure]:
         bounds = at_most(2.5)
         yield ratio(f"short job {name}, beside a long one ÷ alone", definition, sides["beside"], sides["alone"], bounds)
         yield from (Figure(f"short job {name}, {side}", definition, "ms", values) for side, values in sides.items())
+
+
+def _cancelled(bench: Bench, ours: Service) -> Iterator[Figure]:
+    samples = bench.scaled(SAMPLES, 3)
+
+    def tick() -> list[float]:
+        return [ours.ask(jobs=[job(seed, LONG)])[0] / LONG for seed in range(samples)]
+
+    def cancelled() -> list[float]:
+        """At moments of all kinds, within steps too."""
+        moments = (0.05 + 0.013 * seed for seed in range(samples))
+        return [ours.ask(jobs=[{**job(seed, LONG), "cancel": at}])[0] for seed, at in enumerate(moments)]
+
+    found = bench.interleave({"tick": Subject(tick, [ours]), "cancelled": Subject(cancelled, [ours])})
+    longest = [max(each) * 1e3 for each in found["cancelled"]]
+    ticks = [float(np.median(each)) * 1e3 for each in found["tick"]]
+    definition = (
+        f"a job of {LONG} steps whose client leaves on its way: until its slot is free, the longest of {samples}"
+    )
+    yield ratio("cancel → slot free ÷ a step", definition, longest, ticks, at_most(1.0))
+    yield Figure("cancel → slot free", definition, "ms", longest)
+    yield Figure("one step of one image", f"a job of {LONG} steps, by its steps", "ms", ticks)

@@ -1,7 +1,8 @@
 """The image pipeline's step loop, without the gateway around it. Arguments: a diffusers folder, threads.
 
-{"jobs": [{"prompt": text, "steps": n, "seed": n, "after": seconds}, …]} -> [seconds from a job's start to its end, …].
-`after`: when it comes, counted from the request.
+{"jobs": [{"prompt": text, "steps": n, "seed": n, "after": seconds, "cancel": seconds}, …]} -> [seconds, …]:
+how long each job took. `after`: when it comes, counted from the request. `cancel`: when its client leaves, counted so
+too and before its end; its seconds are those from then until nothing of it is left.
 """
 
 import sys
@@ -26,7 +27,9 @@ class ImageService:
     def __call__(self, request: dict[str, Any]) -> list[float]:
         start = monotonic()
         waiting = sorted(enumerate(request["jobs"]), key=lambda each: each[1].get("after", 0.0))
+        leaving = sorted((start + job["cancel"], place) for place, job in enumerate(request["jobs"]) if "cancel" in job)
         places: dict[str, int] = {}
+        ids: dict[int, str] = {}
         began: dict[int, float] = {}
         seconds: dict[int, float] = {}
         while len(seconds) < len(request["jobs"]):
@@ -34,9 +37,13 @@ class ImageService:
             while waiting and start + waiting[0][1].get("after", 0.0) <= now:
                 place, job = waiting.pop(0)
                 ticket = Ticket(next(self._ids), "interactive", now)
-                places[ticket.id], began[place] = place, now
+                places[ticket.id], ids[place], began[place] = place, ticket.id, now
                 asked = ImageRequest(prompt=job["prompt"], steps=job["steps"], seed=job["seed"])
                 self._pipeline.admit(self._pipeline.prepare(ticket, asked))
+            while leaving and leaving[0][0] <= now:
+                due, place = leaving.pop(0)
+                self._pipeline.abort(ids[place])
+                seconds[place] = monotonic() - due
             if not self._pipeline.busy:
                 sleep(0.0005)
                 continue

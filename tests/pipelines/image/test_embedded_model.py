@@ -1,6 +1,7 @@
 """The model that the project ships: what it draws, and that anybody's diffusers draws the same with it."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,11 @@ def test_seeds_give_other_pictures_and_the_same_seed_the_same(easel: Easel) -> N
     assert pictures[0].shape == (64, 64, 3)
     assert len({hashlib.sha256(each.tobytes()).digest() for each in pictures}) == 3
     assert worst(easel.draw(ImageRequest(prompt="a house", seed=4))[0], pictures[1]) <= 1
+
+
+def test_it_is_loaded_in_single_precision_unless_told_otherwise(folder: Path) -> None:
+    """As the other parts are by diffusers: transformers goes by what the config says."""
+    assert json.loads((folder / "text_encoder" / "config.json").read_text())["dtype"] == "float32"
 
 
 def test_diffusers_own_pipeline_draws_the_same(easel: Easel, folder: Path) -> None:
