@@ -2,7 +2,7 @@
 
 {"jobs": [{"prompt": text, "steps": n, "seed": n, "after": seconds, "cancel": seconds}, …]} -> [seconds, …]:
 how long each job took. `after`: when it comes, counted from the request. `cancel`: when its client leaves, counted so
-too and before its end; its seconds are those from then until nothing of it is left.
+too and before its end; its value is then the time until nothing of it is left, as a share of the step it waited for.
 """
 
 import sys
@@ -31,8 +31,9 @@ class ImageService:
         places: dict[str, int] = {}
         ids: dict[int, str] = {}
         began: dict[int, float] = {}
-        seconds: dict[int, float] = {}
-        while len(seconds) < len(request["jobs"]):
+        found: dict[int, float] = {}  # of each job
+        step = 0.0  # seconds of the last one
+        while len(found) < len(request["jobs"]):
             now = monotonic()
             while waiting and start + waiting[0][1].get("after", 0.0) <= now:
                 place, job = waiting.pop(0)
@@ -43,16 +44,19 @@ class ImageService:
             while leaving and leaving[0][0] <= now:
                 due, place = leaving.pop(0)
                 self._pipeline.abort(ids[place])
-                seconds[place] = monotonic() - due
+                found[place] = (monotonic() - due) / step
             if not self._pipeline.busy:
                 sleep(0.0005)
                 continue
-            for event in self._pipeline.step().events:
+            before = monotonic()
+            events = self._pipeline.step().events
+            step = monotonic() - before
+            for event in events:
                 if isinstance(event, Done):
-                    seconds[places[event.id]] = monotonic() - began[places[event.id]]
+                    found[places[event.id]] = monotonic() - began[places[event.id]]
                 elif isinstance(event, Failed):
                     raise RuntimeError(event.message)
-        return [seconds[place] for place in range(len(seconds))]
+        return [found[place] for place in range(len(found))]
 
 
 if __name__ == "__main__":
