@@ -30,12 +30,16 @@ def segments(
     if not words:
         return [_segment(hypothesis, hypothesis.text, list(hypothesis.tokens), where.start, where.end, seek, [])]
     found: list[Segment] = []
+    blank: list[int] = []  # tokens of a group without a word: its space parts the words on its sides
     for group in _sentences(_located(_whole_words(words), where, speech)):
-        tokens = [token for word, _, _ in group for token in word.tokens]
+        tokens = [*blank, *(token for word, _, _ in group for token in word.tokens)]
         text = model.decode_text(tokens)
         timed = [Word(w.text.strip(), start, end, round(w.probability, 4)) for w, start, end in group if w.text.strip()]
         if text.strip() and timed:
             found.append(_segment(hypothesis, text, tokens, timed[0].start, timed[-1].end, seek, timed))
+            blank = []
+        else:
+            blank = tokens
     return found
 
 

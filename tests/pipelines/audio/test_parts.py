@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from models.whisper import AlignedWord, Hypothesis
@@ -150,6 +150,7 @@ def test_words_become_sentences_and_none_is_lost() -> None:
 
 
 @given(st.lists(st.tuples(st.text("ab .,?¿", min_size=1, max_size=4), st.floats(0, 30), st.floats(0, 30)), max_size=25))
+@example([("?", 0.0, 0.0), (" ", 0.0, 0.0), ("a", 1.0, 0.0)])
 def test_times_are_ordered_and_inside_the_window(timed: list[tuple[str, float, float]]) -> None:
     model = Letters()
     words = model.words(*timed)
