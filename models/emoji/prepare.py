@@ -66,13 +66,13 @@ class WordVectors:
 
         folder = resolve("embedded:all-minilm-l6-v2")
         self._tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._tokenizer.no_padding()
+        self._tokenizer.no_padding()  # it pads to 128: the mean over its pieces would be that of the padding
         table = load_file(folder / "model.safetensors")["embeddings.word_embeddings.weight"].float()
         common = table[WORDS.start : COMMON]
         mean = common.mean(dim=0)
         _, _, axes = torch.linalg.svd(common - mean, full_matrices=False)
         projected = (table - mean) @ axes[:WIDTH].T
-        # As wide in one direction as in any other: where the first few rule, the encoder is very slow to learn.
+        # As wide in one direction as in any other, so that no few of them rule what the encoder sees first.
         self._table = projected / projected[WORDS.start : COMMON].std(dim=0)
         words = [(number, str(self._tokenizer.id_to_token(number))) for number in WORDS]
         self._words = [(number, word) for number, word in words if re.fullmatch("[a-z]{3,}", word)]
