@@ -237,10 +237,10 @@ class _Probe:
 
     @torch.no_grad()
     def measure(self, unet: Any, encoder: Any, alphas: torch.Tensor) -> tuple[float, float]:
-        return tuple(
-            _loss(unet, encoder, self._latents, ids, self._times, self._noise, alphas).item()
-            for ids in (self._ids, self._ids.roll(1, dims=0))
-        )  # type: ignore[return-value]
+        def loss(ids: torch.Tensor) -> float:
+            return _loss(unet, encoder, self._latents, ids, self._times, self._noise, alphas).item()
+
+        return loss(self._ids), loss(self._ids.roll(1, dims=0))
 
 
 if __name__ == "__main__":

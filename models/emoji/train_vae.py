@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
@@ -110,7 +109,7 @@ def normalise(autoencoder: Any, pictures: list[Image.Image]) -> None:
     into.bias[LATENTS:] -= 2 * deviation.log()  # log variances
     out.bias += (out.weight * mean.view(1, -1, 1, 1)).sum(dim=(1, 2, 3))
     out.weight *= deviation.view(1, -1, 1, 1)
-    assert np.isfinite(deviation.numpy()).all()
+    assert deviation.isfinite().all()
 
 
 if __name__ == "__main__":
