@@ -101,6 +101,7 @@ class TorchProbe(Struct, frozen=True):
     int4_cpu: bool
     bf16_cpu: bool
     native_missing: str | None = None
+    native_matrix: bool = False
     gpu_attention: str | None = None
     varlen_missing: str | None = None
     graphs_missing: str | None = None
@@ -138,7 +139,8 @@ def torch_build(probe: Callable[[], TorchProbe | str]) -> list[Finding]:
     else:
         findings.append(Finding("CPU kernels", "ok", text))
     if found.native_missing is None:
-        findings.append(Finding("native decode", "ok", "int4 and int8 on AVX-512 VNNI"))
+        prompts = ", prompts on AMX" if found.native_matrix else ""
+        findings.append(Finding("native decode", "ok", f"int4 and int8 on AVX-512 VNNI{prompts}"))
     else:
         advice = "Install gcc, then reinstall." if found.native_missing.startswith("not built") else None
         findings.append(Finding("native decode", "note", f"on torch's kernels: {found.native_missing}", advice))

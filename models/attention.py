@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from models.batch import Segment
+from models.batch import BLOCK_SIZE, Segment
 from models.layers import LayerSpec
 
-BLOCK_SIZE = 16  # positions a block
 TILE = 64  # query rows of one prefill attention call; 128 is a sixth faster, but finds fewer prefixes
 
 

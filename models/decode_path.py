@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from models import varlen_attention
-from models.attention import BLOCK_SIZE, KVCache
+from models.attention import KVCache
+from models.batch import BLOCK_SIZE
 from models.batched_attention import BatchedAttention, RowTables
 from models.layers import LayerSpec
 from models.varlen_attention import VarlenAttention

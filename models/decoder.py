@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from models.attention import BLOCK_SIZE, TILE, DecodeAttention, KVCache, PrefillAttention, Span, causal_masks
-from models.batch import ForwardBatch
+from models.attention import TILE, DecodeAttention, KVCache, PrefillAttention, Span, causal_masks
+from models.batch import BLOCK_SIZE, ForwardBatch
 from models.batched_attention import RowTables
 from models.config import Activation, DecoderConfig
 from models.decode_path import choose_path
 from models.linear import Kernel
-from models.native.forward import NativeForward
+from models.native.binding import bind
 from models.native.library import Engine
 from models.rope import RopeTable
 from models.tile import Tile, TilePool
@@ -84,6 +84,7 @@ class Decoder:
         """`engine`: of the native library, which is used where it has code for the model."""
         self.config = config
         self.device = device
+        self.gpu = device if device.type == "cuda" else None
         self.dtype = dtype  # of activations and of the KV cache
         linears = [each for layer in weights.layers for each in (layer.qkv, layer.output, layer.gate_up, layer.down)]
         self.weight_bytes = sum(linear.weight_bytes for linear in (*linears, weights.head))
@@ -100,7 +101,7 @@ class Decoder:
         ropes = [config.ropes.index(spec.rope) for spec in config.layers]
         bound = list(zip(weights.layers, ropes, strict=True))
         self._decode_layers = [_Layer.bind(layer, rope, "decode") for layer, rope in bound]
-        self._native = NativeForward.bind(engine, config, weights) if engine else None
+        self._native = bind(engine, config, weights) if engine else None
         self._native_prefill = self._native is not None and not any(linear.has_dense_copy for linear in linears)
         # Chunk borders and prefix reuse fall on multiples of it.
         self.tile = BLOCK_SIZE if self._native_prefill else TILE
@@ -112,6 +113,11 @@ class Decoder:
         block_size = self.decode_path.block_size if self.decode_path else BLOCK_SIZE
         heads = (config.num_kv_heads, config.head_dim)
         return KVCache(config.num_layers, num_blocks, *heads, self.dtype, self.device, block_size)
+
+    @property
+    def captures(self) -> bool:
+        """Whether `decode_rows` works."""
+        return self.decode_path is not None
 
     def new_tile(self, rows: int) -> Tile:
         """For `decode_rows`."""
@@ -145,33 +151,44 @@ class Decoder:
             for table in self._ropes:
                 table.reserve(longest)
             self._tiles.reset()
-            embedded = self._embed(batch.ids)
+            embedded = self._embed(torch.as_tensor(batch.ids, device=self.device))
             for first, embeds in batch.embeds:
-                embedded[first : first + embeds.shape[0]] = embeds
+                embedded[first : first + len(embeds)] = torch.as_tensor(embeds)
             if self._native and (batch.kind == "decode" or self._native_prefill):
-                return self._native(batch, embedded, cache)
-            hidden = (self._decode if batch.kind == "decode" else self._prefill)(batch, embedded, cache)
-            return self._weights.head.decode(hidden).float()
+                residual = embedded.float()
+                logits = self._native(batch, residual.numpy(), cache.pool.data_ptr(), cache.pool.shape[1])
+                if self._native.has_head:
+                    return torch.from_numpy(logits)
+                hidden = self._wanted(batch, residual)
+                hidden = torch.rms_norm(hidden, hidden.shape[-1:], self._weights.norm.float(), self.config.rms_norm_eps)
+                return self._weights.head.decode(hidden.to(self.dtype)).float()
+            positions = torch.as_tensor(batch.positions, device=self.device)
+            run = self._decode if batch.kind == "decode" else self._prefill
+            return self._weights.head.decode(self._wanted(batch, run(batch, positions, embedded, cache))).float()
+
+    def _wanted(self, batch: ForwardBatch, hidden: Tensor) -> Tensor:
+        """[rows, hidden] -> [k, hidden]"""
+        rows = batch.logit_rows
+        return hidden if rows is None else hidden.index_select(0, torch.as_tensor(rows, device=self.device))
 
     def _embed(self, ids: Tensor) -> Tensor:
         """[rows] -> [rows, hidden]"""
         embedded = self._weights.embedding(ids)
         return embedded if self._embedding_scale == 1 else embedded * self._embedding_scale
 
-    def _decode(self, batch: ForwardBatch, embedded: Tensor, cache: KVCache) -> Tensor:
-        """-> [k, hidden], normed"""
+    def _decode(self, batch: ForwardBatch, positions: Tensor, embedded: Tensor, cache: KVCache) -> Tensor:
+        """-> [rows, hidden], normed"""
         tile = self._tiles.take(embedded.shape[0])
-        tile.enter(embedded, batch.positions, self._ropes)
+        tile.enter(embedded, positions, self._ropes)
         layers = self.config.layers
         attend: Attend
         if self.decode_path:
-            tables = RowTables.of(batch.segments, batch.positions, cache.block_size)
+            tables = RowTables.of(batch.segments, positions, cache.block_size)
             attend = self.decode_path.attention(cache, layers, tables, tile.query, tile.attended_heads)
         else:
             attend = DecodeAttention(cache, layers, batch.segments, tile.query, tile.attended_heads)
         self._layers(self._decode_layers, [(tile, attend)])
-        hidden = tile.normed(self._norm, self.config.rms_norm_eps)
-        return hidden if batch.logit_rows is None else hidden.index_select(0, batch.logit_rows)
+        return tile.normed(self._norm, self.config.rms_norm_eps)
 
     def decode_rows(self, tile: Tile, ids: Tensor, tables: RowTables, cache: KVCache) -> Tensor:
         """[rows, vocab] float32: a decode forward that reads nothing on the host, so that it can be captured.
@@ -184,8 +201,8 @@ class Decoder:
         self._layers(self._decode_layers, [(tile, attend)])
         return self._weights.head.decode(tile.normed(self._norm, self.config.rms_norm_eps)).float()
 
-    def _prefill(self, batch: ForwardBatch, embedded: Tensor, cache: KVCache) -> Tensor:
-        """-> [k, hidden], normed"""
+    def _prefill(self, batch: ForwardBatch, positions: Tensor, embedded: Tensor, cache: KVCache) -> Tensor:
+        """-> [rows, hidden], normed"""
         work: list[tuple[Tile, Attend]] = []
         lengths: list[int] = []
         row = 0
@@ -194,7 +211,7 @@ class Decoder:
             for start in range(segment.context, whole.length, TILE):
                 length = min(TILE, whole.length - start)
                 tile = self._tiles.take(-(-length // _PADDING) * _PADDING)
-                tile.enter(embedded[row : row + length], batch.positions[row : row + length], self._ropes)
+                tile.enter(embedded[row : row + length], positions[row : row + length], self._ropes)
                 span, views = whole.part(0, start + length), (tile.query, tile.attended_heads)
                 attend = PrefillAttention(cache, self.config.layers, self._masks, span, length, *views)
                 work.append((tile, attend))
@@ -202,8 +219,7 @@ class Decoder:
                 row += length
         self._layers(self._prefill_layers, work)
         normed = [tile.normed(self._norm, self.config.rms_norm_eps) for tile, _ in work]
-        hidden = torch.cat([each[:length] for each, length in zip(normed, lengths, strict=True)])
-        return hidden if batch.logit_rows is None else hidden.index_select(0, batch.logit_rows)
+        return torch.cat([each[:length] for each, length in zip(normed, lengths, strict=True)])
 
     def _layers(self, layers: Sequence[_Layer], work: Sequence[tuple[Tile, Attend]]) -> None:
         """Each linear takes all tiles before the next one does: its weights stay in the processor's cache meanwhile."""

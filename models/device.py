@@ -1,5 +1,6 @@
 """Which device, which type, how many threads. Torch is imported only by what needs it."""
 
+import ctypes
 import math
 import os
 from pathlib import Path
@@ -30,6 +31,18 @@ def _cgroup_quota(cgroup: Path) -> int | None:
     if quota == "max" or int(quota) <= 0:
         return None
     return math.ceil(int(quota) / int(period))
+
+
+def cuda_driver_devices() -> int:
+    """How many GPUs the driver shows; 0 without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
 
 
 def choose_device(wanted: str) -> "torch.device":

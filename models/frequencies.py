@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from models.errors import require
 
 Parameters = Mapping[str, Any]
@@ -23,6 +26,26 @@ class Rope:
 
 
 NO_ROPE = Rope(())
+
+
+def rotations(rope: Rope, head_dim: int, length: int) -> NDArray[np.float64]:
+    """[length, 3 · head_dim / 2]: of each position its cosines twice, for both halves of a head, and its sines once.
+
+    Pairs that the rope leaves alone have a cosine of one and a sine of zero.
+    """
+    angles = np.outer(np.arange(length, dtype=np.float64), np.array(rope.inv_freq, dtype=np.float64))
+    padding = ((0, 0), (0, head_dim // 2 - angles.shape[1]))
+    cos = np.pad(np.cos(angles) * rope.scale, padding, constant_values=1)
+    sin = np.pad(np.sin(angles) * rope.scale, padding)
+    return np.concatenate((cos, cos, sin), 1)
+
+
+FIRST_POSITIONS = 2048  # that a table of rotations begins with; it grows by doubling, up to the model's context
+
+
+def grown(length: int, wanted: int, limit: int) -> int:
+    """The next length of a table of `length` positions that has to have `wanted`, of at most `limit`."""
+    return max(wanted, min(2 * length, limit))
 
 
 def default_frequencies(theta: float, dim: int) -> tuple[float, ...]:

@@ -7,6 +7,7 @@ rows that it does not need write into a block that no sequence has, and nobody r
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -142,8 +143,8 @@ class DecodeGraphs:
             step.fill(ids, segments)
             graph.replay()
             assert step.logits is not None
-            positions = torch.tensor([each.context for each in segments], device=decoder.device)
-            batch = ForwardBatch("decode", torch.tensor(ids, device=decoder.device), positions, segments)
+            positions = np.array([each.context for each in segments])
+            batch = ForwardBatch("decode", np.array(ids), positions, segments)
             plain = decoder.forward(batch, cache)
             largest = plain.abs().max().clamp(min=1e-6)
             error = ((step.logits[: len(ids)] - plain).abs().max() / largest).item()

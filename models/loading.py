@@ -1,27 +1,25 @@
-"""From files to a decoder, its tokenizer and its generation defaults."""
+"""From files to a decoder, its tokenizer and its generation defaults. Imports torch where that has to run it."""
 
 import gc
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from models import config as configs
-from models.checkpoint import Checkpoint, GGUFCheckpoint, SafetensorsCheckpoint
-from models.config import DecoderConfig
-from models.decoder import Decoder
-from models.device import available_cpus, choose_device, choose_dtype
+from models.batch import CausalDecoder
+from models.device import available_cpus, cuda_driver_devices
 from models.errors import ModelLoadError, SourceError
 from models.gguf import GGUFFile
+from models.native.gguf import load_native
 from models.native.library import Engine
-from models.packed import packing_of
 from models.tokenizer import Tokenizer, from_gguf, load_tokenizer
-from models.weights import LinearFactory, build_weights
+
+if TYPE_CHECKING:
+    from models.torch_loading import TorchLoader
 
 __all__ = ["GenerationDefaults", "LoadedModel", "ModelLoadError", "SourceError", "load_decoder"]
 
@@ -40,7 +38,7 @@ class GenerationDefaults:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    decoder: Decoder
+    decoder: CausalDecoder
     tokenizer: Tokenizer
     generation: GenerationDefaults
 
@@ -58,17 +56,25 @@ def load_decoder(
     """Load a folder of safetensors (dense, AWQ, GPTQ or compressed-tensors) with its `config.json`, or a GGUF file.
 
     `quantization`: int8 | int4 | None, as the files have it. `dense_prefill`: keep a bf16 copy of quantised weights,
-    with which prompts are faster, where the processor multiplies in bf16. `threads`: of kernels, torch's process-wide;
-    None: every CPU that this process may use. `native`: run quantised weights through the native library where it was
-    built and this processor can run it. Raises ModelLoadError naming what is not supported, and the alternative.
+    with which prompts are faster where the processor multiplies in bf16 but has no matrix unit for int8. `threads`: of
+    kernels, torch's process-wide; None: every CPU that this process may use. `native`: run quantised weights through
+    the native library where it was built and this processor can run it. Raises ModelLoadError naming what is not
+    supported, and the alternative.
     """
-    target, kind = choose_device(device), choose_dtype(dtype)
     threads = threads or available_cpus()
-    torch.set_num_threads(threads)
     engine = Engine.start(threads) if native else None
-    factory = LinearFactory(kind, target, quantization=quantization, dense_prefill=dense_prefill, engine=engine)
-    with torch.inference_mode(), _no_collections():
-        return _load_gguf(path, factory) if path.is_file() else _load_folder(path, factory)
+
+    def torch_s() -> "TorchLoader":
+        from models.torch_loading import TorchLoader
+
+        return TorchLoader(device, dtype, quantization, dense_prefill=dense_prefill, threads=threads, engine=engine)
+
+    with _no_collections():
+        if not path.is_file():
+            return _load_folder(path, torch_s)
+        as_stored = quantization is None and dtype in (None, "bfloat16") and not dense_prefill
+        on_cpu = device == "cpu" or (device == "auto" and not cuda_driver_devices())
+        return _load_gguf(path, engine if as_stored and on_cpu else None, threads, torch_s)
 
 
 @contextmanager
@@ -83,31 +89,27 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _load_gguf(path: Path, factory: LinearFactory) -> LoadedModel:
+def _load_gguf(path: Path, engine: Engine | None, threads: int, torch_s: "Callable[[], TorchLoader]") -> LoadedModel:
+    """`engine`: where the native library may run all of it; None: torch does."""
     file = GGUFFile(path)
     factors = tuple(map(float, file.dequantised("rope_freqs.weight"))) if "rope_freqs.weight" in file.tensors else None
     config = configs.from_gguf(file.metadata, rope_factors=factors, tied="output.weight" not in file.tensors)
     with ThreadPoolExecutor(1) as beside:
         tokenizer = beside.submit(from_gguf, file)
-        decoder = _decoder(config, GGUFCheckpoint(file, config, factory.forms), factory)
+        decoder: CausalDecoder | None = load_native(file, config, engine, threads) if engine else None
+        decoder = decoder or torch_s().gguf(file, config)
     return LoadedModel(decoder, tokenizer.result(), GenerationDefaults(eos_ids=tokenizer.result().eos_ids))
 
 
-def _load_folder(path: Path, factory: LinearFactory) -> LoadedModel:
+def _load_folder(path: Path, torch_s: "Callable[[], TorchLoader]") -> LoadedModel:
     raw = _read_json(path / "config.json")
     if raw is None:
         raise ModelLoadError(f"{path} has no config.json")
-    config, packing = configs.from_hf(raw), packing_of(raw)
     generation = _read_json(path / "generation_config.json") or {}
     with ThreadPoolExecutor(1) as beside:
         tokenizer = beside.submit(load_tokenizer, path)
-        decoder = _decoder(config, SafetensorsCheckpoint(path, packing), factory)
+        decoder = torch_s().folder(path, raw)
     return LoadedModel(decoder, tokenizer.result(), _generation_defaults(generation, raw, tokenizer.result()))
-
-
-def _decoder(config: DecoderConfig, checkpoint: Checkpoint, factory: LinearFactory) -> Decoder:
-    weights = build_weights(config, checkpoint, factory)
-    return Decoder(config, weights, dtype=factory.dtype, device=factory.device, engine=factory.engine)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from models import graphs, varlen_attention
 from models.decode_path import BATCHED, VARLEN
 from models.linear import has_int4_kernel, packs_bf16
-from models.native.library import missing
+from models.native.library import has_matrix_unit, missing
 from models.quantised import GROUP
 
 USUAL_HEADS = (8, 4, 128)  # KV heads, queries of each, components: what a model's own are is asked at its start
@@ -38,6 +38,7 @@ class Probe(Struct, frozen=True):
     int4_cpu: bool = False
     bf16_cpu: bool = False
     native_missing: str | None = None
+    native_matrix: bool = False  # prompts of such models run on a matrix unit
     gpu_attention: str | None = None  # of decodes, on the first GPU; this and what follows on GPUs is None without one
     varlen_missing: str | None = None  # why not by torch's paged kernel
     graphs_missing: str | None = None  # why decode steps can't be CUDA graphs
@@ -67,6 +68,7 @@ def probe() -> Probe:
         int4_cpu=_has("_weight_int4pack_mm_for_cpu"),
         bf16_cpu=packs_bf16(),
         native_missing=missing(),
+        native_matrix=has_matrix_unit(),
         onnx_providers=_onnx_providers(),
         **on_gpu,
     )

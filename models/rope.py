@@ -5,45 +5,33 @@ Heads that are turned in part are held in an order in which that is so, too (`mo
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from models.frequencies import Rope
-
-_FIRST_LENGTH = 2048
+from models.frequencies import FIRST_POSITIONS, Rope, grown, rotations
 
 
 class RopeTable:
-    """Cosines and sines by position; grows up to the model's context as positions are used.
-
-    Pairs that the rope leaves alone have a cosine of one and a sine of zero.
-    """
+    """Cosines and sines by position; grows up to the model's context as positions are used."""
 
     def __init__(self, rope: Rope, head_dim: int, limit: int, dtype: torch.dtype, device: torch.device) -> None:
         """`limit`: positions of the longest sequence."""
-        self._inv_freq = torch.tensor(rope.inv_freq, dtype=torch.float64, device=device)
-        self._half = head_dim // 2
-        self._scale = rope.scale
+        self._rope = rope
+        self._head_dim = head_dim
         self._dtype = dtype
+        self._device = device
         self._limit = limit
-        self._table = self._make(min(_FIRST_LENGTH, self._limit))
+        self._table = self._make(min(FIRST_POSITIONS, self._limit))
 
     def _make(self, length: int) -> Tensor:
-        """[length, 1, 3 · head_dim / 2]: cosines twice, for both halves of a head; sines once."""
-        angles = torch.outer(torch.arange(length, dtype=torch.float64, device=self._inv_freq.device), self._inv_freq)
-        padding = (0, self._half - angles.shape[1])
-        cos, sin = pad(angles.cos() * self._scale, padding, value=1), pad(angles.sin() * self._scale, padding)
-        return torch.cat((cos, cos, sin), 1).to(self._dtype).unsqueeze(1)
+        """[length, 1, 3 · head_dim / 2]"""
+        table = torch.from_numpy(rotations(self._rope, self._head_dim, length))
+        return table.to(self._device, self._dtype).unsqueeze(1)
 
     def reserve(self, length: int) -> None:
         """Make sure that positions below `length` are there."""
         if length > self._table.shape[0]:
-            self._table = self._make(max(length, min(2 * self._table.shape[0], self._limit)))
+            self._table = self._make(grown(self._table.shape[0], length, self._limit))
 
     def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """[n] -> cosines [n, 1, head_dim], sines [n, 1, head_dim / 2]"""
-        rows = self.packed(positions)
-        return rows[..., : 2 * self._half], rows[..., 2 * self._half :]
-
-    def packed(self, positions: Tensor) -> Tensor:
-        """[n] -> [n, 1, 3 · head_dim / 2]: cosines twice, sines once."""
-        return self._table.index_select(0, positions)
+        rows = self._table.index_select(0, positions)
+        return rows[..., : self._head_dim], rows[..., self._head_dim :]

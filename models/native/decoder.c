@@ -6,6 +6,7 @@
  * however many threads.
  */
 #include "engine.h"
+#include "pack.h"
 
 enum epilogue { STORE, ADD, GATE };
 
@@ -210,6 +211,11 @@ int native_supported(void)
            __builtin_cpu_supports("avx512vnni");
 }
 
+int native_matrix(void)
+{
+    return matrix_supported();
+}
+
 /* 0 where there is no memory. */
 int engine_forward(struct engine *engine, const struct decoder *decoder, const struct batch *batch)
 {
@@ -251,39 +257,4 @@ int engine_matmul(struct engine *engine, const struct linear *linear, const floa
         pool_run(&engine->pool, run_matmul, &matmul);
     }
     return 1;
-}
-
-/* codes: [outputs, inputs], 0 … 15; scale, minimum: [outputs, inputs / 32]. out: zeros, blocks of 16 outputs. */
-void pack_int4(const uint8_t *codes, const float *scale, const float *minimum, int outputs, int inputs, uint8_t *out)
-{
-    int groups = inputs / GROUP;
-    for (int n = 0; n < outputs; n++) {
-        int lane = n % LANES;
-        for (int g = 0; g < groups; g++) {
-            uint8_t *packed = out + ((size_t)(n / LANES) * groups + g) * INT4_BYTES;
-            const uint8_t *from = codes + (size_t)n * inputs + g * GROUP;
-            for (int quad = 0; quad < 4; quad++)
-                for (int i = 0; i < 4; i++)
-                    packed[quad * 64 + lane * 4 + i] =
-                        (uint8_t)(from[quad * 4 + i] | from[16 + quad * 4 + i] << 4);
-            uint16_t pair[2] = {(uint16_t)_cvtss_sh(scale[(size_t)n * groups + g], _MM_FROUND_TO_NEAREST_INT),
-                (uint16_t)_cvtss_sh(minimum[(size_t)n * groups + g], _MM_FROUND_TO_NEAREST_INT)};
-            memcpy(packed + 256 + 2 * lane, &pair[0], 2);
-            memcpy(packed + 288 + 2 * lane, &pair[1], 2);
-        }
-    }
-}
-
-/* codes: [outputs, inputs]. out: zeros, blocks of 16 outputs. */
-void pack_int8(const int8_t *codes, int outputs, int inputs, uint8_t *out)
-{
-    int groups = inputs / GROUP;
-    for (int n = 0; n < outputs; n++)
-        for (int g = 0; g < groups; g++) {
-            uint8_t *packed = out + ((size_t)(n / LANES) * groups + g) * INT8_BYTES + n % LANES * 4;
-            const int8_t *from = codes + (size_t)n * inputs + g * GROUP;
-            for (int quad = 0; quad < 8; quad++)
-                for (int i = 0; i < 4; i++)
-                    packed[quad * 64 + i] = (uint8_t)(from[quad * 4 + i] + 128);
-        }
 }

@@ -1,22 +1,36 @@
-"""Decode forwards through the native library."""
+"""Decode forwards through the native library. Free of torch."""
 
 from array import array
+from collections.abc import Sequence
 from ctypes import POINTER, cast
+from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from models.attention import BLOCK_SIZE, KVCache
-from models.batch import ForwardBatch
+from models.batch import BLOCK_SIZE, ForwardBatch
 from models.config import DecoderConfig
+from models.frequencies import FIRST_POSITIONS, Rope, grown, rotations
 from models.layers import LayerSpec
-from models.linear import Linear
 from models.native.library import BatchStruct, DecoderStruct, Engine, LayerStruct, LinearStruct, ShapeStruct
-from models.native.linear import NativeLinear
-from models.rope import RopeTable
-from models.weights import DecoderWeights, LayerWeights
+from models.native.packing import Floats, PackedLinear
 
 _ALL = 1 << 30  # as a window: all positions
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLayer:
+    attention_norm: Floats  # [hidden]
+    qkv: PackedLinear  # hidden -> (heads + 2 · kv_heads) · head_dim
+    qk_norm: Floats | None  # [heads + kv_heads, head_dim]
+    output: PackedLinear  # heads · head_dim -> hidden
+    mlp_norm: Floats  # [hidden]
+    gate_up: PackedLinear  # hidden -> 2 · intermediate
+    down: PackedLinear  # intermediate -> hidden
+
+    @property
+    def nbytes(self) -> int:
+        """Of its linears."""
+        return sum(linear.nbytes for linear in (self.qkv, self.output, self.gate_up, self.down))
 
 
 def knows(config: DecoderConfig) -> bool:
@@ -25,23 +39,40 @@ def knows(config: DecoderConfig) -> bool:
     return config.activation == "silu" and not config.branch_norms and not scaled
 
 
+def has_code_for(engine: Engine, config: DecoderConfig) -> bool:
+    """Whether the library has code for all parts of such a model, of their shape."""
+    limits = engine.limits
+    return (
+        knows(config)
+        and config.head_dim % (2 * limits.lanes) == 0
+        and config.head_dim <= limits.head_dim
+        and config.group <= limits.queries
+        and config.intermediate_size % limits.lanes == 0
+        and limits.block == BLOCK_SIZE
+    )
+
+
 class NativeForward:
-    """From embedded rows to logits in one call; all but the KV cache, which is bfloat16, in float32.
+    """From embedded rows to logits in one call; all but the KV cache, which is bfloat16, in float32."""
 
-    A head that is not native (a checkpoint's dense one) follows in torch.
-    """
-
-    def __init__(self, engine: Engine, config: DecoderConfig, weights: DecoderWeights) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        config: DecoderConfig,
+        layers: Sequence[NativeLayer],
+        norm: Floats,
+        head: PackedLinear | None,
+    ) -> None:
+        """Only where the library has code for the model. `norm`: [hidden], before the head. Without a head, residuals
+        are all that is computed."""
         self._engine = engine
         self._vocab_size = config.vocab_size
-        limit, cpu = config.max_position_embeddings, torch.device("cpu")
-        self._ropes = [RopeTable(rope, config.head_dim, limit, torch.float32, cpu) for rope in config.ropes]
-        # What the structures point to.
-        self._kept: list[object] = [weights]
-        specs = ((spec, config.ropes.index(spec.rope)) for spec in config.layers)
-        self._layers = (LayerStruct * config.num_layers)(
-            *(self._layer(layer, *spec) for layer, spec in zip(weights.layers, specs, strict=True))
-        )
+        self.has_head = head is not None
+        self._ropes = [_Rotations(rope, config) for rope in config.ropes]
+        self._kept: list[object] = [layers, head]  # what the structures point to
+        specs = zip(layers, config.layers, strict=True)
+        structs = (self._layer(layer, spec, config.ropes.index(spec.rope)) for layer, spec in specs)
+        self._layers = (LayerStruct * config.num_layers)(*structs)
         shape = ShapeStruct(
             config.hidden_size,
             config.intermediate_size,
@@ -51,97 +82,89 @@ class NativeForward:
             config.num_layers,
             config.rms_norm_eps,
         )
-        layers = cast(self._layers, POINTER(LayerStruct))
-        native_head = isinstance(weights.head, NativeLinear)
-        self._head = None if native_head else weights.head.decode
-        self._norm, self._eps = weights.norm.float(), config.rms_norm_eps
-        head = _struct(weights.head) if native_head else LinearStruct()
-        self._decoder = DecoderStruct(shape, layers, self._vector(weights.norm), head)
+        of_head = head.struct if head else LinearStruct()
+        self._decoder = DecoderStruct(shape, cast(self._layers, POINTER(LayerStruct)), self._vector(norm), of_head)
 
-    @classmethod
-    def bind(cls, engine: Engine, config: DecoderConfig, weights: DecoderWeights) -> "NativeForward | None":
-        """None where the model has a shape, a part or a weight that the library has no code for."""
-        linears: list[Linear] = []
-        for layer in weights.layers:
-            linears += [layer.qkv, layer.output, layer.gate_up, layer.down]
-        limits = engine.limits
-        fits = (
-            knows(config)
-            and config.head_dim % (2 * limits.lanes) == 0
-            and config.head_dim <= limits.head_dim
-            and config.group <= limits.queries
-            and config.intermediate_size % limits.lanes == 0
-            and limits.block == BLOCK_SIZE
-            and all(isinstance(each, NativeLinear) for each in linears)
-        )
-        return cls(engine, config, weights) if fits else None
-
-    def _layer(self, layer: LayerWeights, spec: LayerSpec, rope: int) -> LayerStruct:
+    def _layer(self, layer: NativeLayer, spec: LayerSpec, rope: int) -> LayerStruct:
         return LayerStruct(
             self._vector(layer.attention_norm),
-            _struct(layer.qkv),
+            layer.qkv.struct,
             None if layer.qk_norm is None else self._vector(layer.qk_norm),
             rope,
             _ALL if spec.window is None else min(spec.window, _ALL),
-            _struct(layer.output),
+            layer.output.struct,
             self._vector(layer.mlp_norm),
-            _struct(layer.gate_up),
-            _struct(layer.down),
+            layer.gate_up.struct,
+            layer.down.struct,
         )
 
-    def _vector(self, values: Tensor) -> int:
-        kept = values.float().contiguous()
+    def _vector(self, values: Floats) -> int:
+        kept = np.ascontiguousarray(values)
         self._kept.append(kept)
-        return kept.data_ptr()
+        return kept.ctypes.data
 
-    def __call__(self, batch: ForwardBatch, embedded: Tensor, cache: KVCache) -> Tensor:
-        """embedded: [rows, hidden] -> [k, vocab] float32: the logits of `batch.logit_rows`; None: of all rows."""
-        rows = embedded.shape[0]
+    def __call__(self, batch: ForwardBatch, hidden: Floats, pool: int, slots: int) -> Floats:
+        """[k, vocab]: the logits of `batch.logit_rows`, in order; k is 0 without a head.
+
+        hidden: [rows, hidden], the embedded rows, which become the residuals. `pool`: the address of keys and values,
+        [layers, slots, 2, kv_heads, head_dim] bfloat16.
+        """
+        rows = len(hidden)
         lengths, starts, tables = array("i"), array("i"), array("i")
         for segment in batch.segments:
             end = segment.context + segment.length
             starts.extend([len(tables)] * segment.length)
             lengths.extend(range(segment.context + 1, end + 1))
             tables.extend(segment.blocks[: -(-end // BLOCK_SIZE)])
-        for table in self._ropes:
-            table.reserve(max(lengths))
-        hidden = embedded.float()
-        rope = torch.stack([table.packed(batch.positions) for table in self._ropes])  # [ropes, rows, 1, …]
-        wanted = range(rows) if batch.logit_rows is None else batch.logit_rows.tolist()
-        logits = torch.empty(0 if self._head else len(wanted), self._vocab_size)
+        longest = max(lengths)
+        rope = np.stack([table.upto(longest)[batch.positions] for table in self._ropes])  # [ropes, rows, …]
+        wanted: Sequence[int] = range(rows) if batch.logit_rows is None else batch.logit_rows.tolist()
+        if not self.has_head:
+            wanted = ()
+        logits = np.empty((len(wanted), self._vocab_size), np.float32)
         done = 0
         most = self._engine.limits.rows
         for first in range(0, rows, most):
             last = min(first + most, rows)
-            here = array("i", [] if self._head else [row - first for row in wanted if first <= row < last])
+            here = array("i", [row - first for row in wanted if first <= row < last])
             self._engine.forward(
                 self._decoder,
                 BatchStruct(
                     last - first,
-                    hidden[first:].data_ptr(),
-                    rope[:, first:].data_ptr(),
-                    rope.stride(0),
+                    hidden[first:].ctypes.data,
+                    rope[:, first:].ctypes.data,
+                    rope.strides[0] // rope.itemsize,
                     _address(lengths, first),
                     _address(starts, first),
                     _address(tables),
-                    cache.pool.data_ptr(),
-                    cache.pool.shape[1],
+                    pool,
+                    slots,
                     _address(here),
                     len(here),
-                    logits[done:].data_ptr(),
+                    logits[done:].ctypes.data,
                 ),
             )
             done += len(here)
-        if self._head is None:
-            return logits
-        last_hidden = hidden if batch.logit_rows is None else hidden.index_select(0, batch.logit_rows)
-        normed = torch.rms_norm(last_hidden, last_hidden.shape[-1:], self._norm, self._eps)
-        return self._head(normed.to(embedded.dtype)).float()
+        return logits
 
 
-def _struct(linear: Linear) -> LinearStruct:
-    assert isinstance(linear, NativeLinear)
-    return linear.struct
+class _Rotations:
+    """Cosines and sines by position, one rope's; grows as positions are used."""
+
+    def __init__(self, rope: Rope, config: DecoderConfig) -> None:
+        self._rope = rope
+        self._head_dim = config.head_dim
+        self._limit = config.max_position_embeddings
+        self._table = self._made(min(FIRST_POSITIONS, self._limit))
+
+    def _made(self, length: int) -> Floats:
+        return rotations(self._rope, self._head_dim, length).astype(np.float32)
+
+    def upto(self, length: int) -> Floats:
+        """[positions, 3 · head_dim / 2] for at least `length` positions"""
+        if length > len(self._table):
+            self._table = self._made(grown(len(self._table), length, self._limit))
+        return self._table
 
 
 def _address(values: "array[int]", first: int = 0) -> int:

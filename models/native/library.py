@@ -122,7 +122,9 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
         loaded = ctypes.CDLL(spec.origin)
     except OSError as error:
         return None, str(error)
-    if not all(hasattr(loaded, name) for name in ("native_supported", "native_limits")) or not _alike(loaded):
+    if not all(hasattr(loaded, name) for name in ("native_supported", "native_limits", "native_matrix")) or not _alike(
+        loaded
+    ):
         return None, f"{spec.origin} was built from other sources: build it again"
     if not loaded.native_supported():
         return None, "the processor has no AVX-512 VNNI"
@@ -136,6 +138,10 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     loaded.pack_int4.argtypes = [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p]
     loaded.pack_int8.restype = None
     loaded.pack_int8.argtypes = [c_void_p, c_int, c_int, c_void_p]
+    loaded.pack_q4.restype = None
+    loaded.pack_q4.argtypes = [c_void_p, c_int, c_int, c_int, c_void_p]
+    loaded.pack_q8.restype = None
+    loaded.pack_q8.argtypes = [c_void_p, c_int, c_int, c_void_p, c_void_p]
     return loaded, None
 
 
@@ -143,6 +149,12 @@ def _alike(loaded: ctypes.CDLL) -> bool:
     """Whether its structures are those above, by their sizes."""
     limits = LimitsStruct.in_dll(loaded, "native_limits")
     return (limits.layer_bytes, limits.batch_bytes) == (sizeof(LayerStruct), sizeof(BatchStruct))
+
+
+def has_matrix_unit() -> bool:
+    """Whether products of many rows run on a matrix unit of the processor."""
+    found = library()
+    return found is not None and bool(found.native_matrix())
 
 
 class Engine:

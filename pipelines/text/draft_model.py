@@ -7,7 +7,7 @@ values being the same bits each time: it reads the way that is fastest.
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
-from models.decoder import Decoder
+from models.batch import CausalDecoder
 from models.tokenizer import Tokenizer
 from pipelines.base import ModelError
 from pipelines.text.block_manager import BlockManager
@@ -78,7 +78,9 @@ class DraftModel:
 
     free = False
 
-    def __init__(self, decoder: Decoder, num_blocks: int, *, vocab_size: int, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self, decoder: CausalDecoder, num_blocks: int, *, vocab_size: int, max_num_batched_tokens: int
+    ) -> None:
         """`vocab_size`: of the model that verifies. `max_num_batched_tokens`: what is read in one step."""
         self._runner = Runner(decoder, num_blocks)
         self._blocks = BlockManager(num_blocks, self._runner.block_size)

@@ -1,13 +1,17 @@
 """How much KV cache a model gets."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
-import torch
 
 from pipelines.base import ModelError
 from pipelines.messages import TextOptions
+
+if TYPE_CHECKING:
+    import torch
 
 CONTEXT_SHARE = 4  # by default, the cache holds a quarter of the context of each sequence in a full batch,
 MEMORY_SHARE = 4  # in at most a quarter of the memory that loading the weights has left
@@ -89,17 +93,27 @@ def dense_prefill_fits(path: Path, available: int) -> bool:
     return 4 * sum(file.stat().st_size for file in files) <= available // 2
 
 
-def gpu_memory(device: torch.device) -> GpuMemory:
-    """As it is now; the peak is counted since `torch.cuda.reset_peak_memory_stats`."""
+def gpu_memory(device: "torch.device", largest_step: Callable[[], None]) -> GpuMemory:
+    """After such a step."""
+    import torch
+
+    torch.cuda.reset_peak_memory_stats(device)
+    largest_step()
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return GpuMemory(total, free, torch.cuda.memory_reserved(device), torch.cuda.max_memory_allocated(device))
 
 
-def available_bytes(device: torch.device) -> int:
-    """Memory that can still be had on a device; on the host, within the limits of this process's control group."""
-    if device.type == "cuda":
-        free: int = torch.cuda.mem_get_info(device)[0]
-        return free
+def reserved_bytes(device: "torch.device") -> int:
+    """What this process holds of a GPU's memory."""
+    import torch
+
+    reserved: int = torch.cuda.memory_reserved(device)
+    return reserved
+
+
+def available_bytes() -> int:
+    """Memory of the host that can still be had within the limits of this process's control group."""
     available: int = psutil.virtual_memory().available
     try:
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())

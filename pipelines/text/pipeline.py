@@ -3,11 +3,10 @@
 from collections.abc import Sequence as Rows
 from time import monotonic
 
-import torch
-
-from models.decoder import Decoder
+from models.batch import CausalDecoder
 from models.errors import ModelLoadError
 from models.loading import LoadedModel, load_decoder
+from models.native.library import has_matrix_unit
 from models.source import resolve
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
 from pipelines.messages import (
@@ -27,10 +26,10 @@ from pipelines.text.chat_template import ChatTemplate
 from pipelines.text.draft_model import DraftModel, require_same_vocabulary
 from pipelines.text.memory import (
     CacheSize,
-    GpuMemory,
     available_bytes,
     dense_prefill_fits,
     gpu_memory,
+    reserved_bytes,
     size_cache,
 )
 from pipelines.text.ngram import NgramProposer
@@ -197,8 +196,8 @@ class TextPipeline:
             "kv_blocks_cached": blocks.num_cached,
             **self._speculation.gauges(),
         }
-        if self._decoder.device.type == "cuda":
-            gauges["device_bytes"] = torch.cuda.memory_reserved(self._decoder.device)
+        if self._decoder.gpu is not None:
+            gauges["device_bytes"] = reserved_bytes(self._decoder.gpu)
         return Stats(
             scheduler.num_running,
             scheduler.num_waiting,
@@ -216,8 +215,8 @@ def _load(source: str, spec: ModelSpec) -> LoadedModel:
     """Raises ModelLoadError."""
     path = resolve(source)
     dense = spec.text.dense_prefill
-    if dense is None:
-        dense = dense_prefill_fits(path, available_bytes(torch.device("cpu")))
+    if dense is None:  # the matrix unit reads quantised weights as fast as dense ones
+        dense = not has_matrix_unit() and dense_prefill_fits(path, available_bytes())
     return load_decoder(
         path,
         device=spec.device,
@@ -228,16 +227,16 @@ def _load(source: str, spec: ModelSpec) -> LoadedModel:
     )
 
 
-def _cache_size(decoder: Decoder, options: TextOptions, draft: LoadedModel | None) -> CacheSize:
+def _cache_size(decoder: CausalDecoder, options: TextOptions, draft: LoadedModel | None) -> CacheSize:
     probe = decoder.new_cache(1)
-    gpu = _gpu_memory(decoder, options) if decoder.device.type == "cuda" else None
+    gpu = gpu_memory(decoder.gpu, lambda: try_largest(decoder, options)) if decoder.gpu is not None else None
     return size_cache(
         options,
         context=decoder.config.max_position_embeddings,
         block_size=probe.block_size,
         # A draft model reads what the model reads: it has as many blocks, of the same size.
         bytes_per_block=probe.bytes_per_block + (draft.decoder.new_cache(1).bytes_per_block if draft else 0),
-        available=available_bytes(decoder.device),
+        available=available_bytes(),
         gpu=gpu,
     )
 
@@ -258,14 +257,6 @@ def _proposers(
     elif options.speculation == "draft":
         raise ModelError('text.draft: speculation = "draft" needs the source of a draft model')
     return proposers
-
-
-def _gpu_memory(decoder: Decoder, options: TextOptions) -> GpuMemory:
-    """After the largest step."""
-    torch.cuda.reset_peak_memory_stats(decoder.device)
-    try_largest(decoder, options)
-    torch.cuda.empty_cache()
-    return gpu_memory(decoder.device)
 
 
 def _scheduler(

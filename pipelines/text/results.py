@@ -5,8 +5,7 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
-from torch import Tensor
-
+from models.logits import Logits
 from pipelines.text.sampler import Choice, RowLogprobs, Sampled, sample, token_logprobs
 from pipelines.text.sampling import SamplingParams, TokenCounts
 from pipelines.text.scheduler import Chunk, Plan
@@ -37,7 +36,7 @@ _NOTHING = Result()
 _BROKEN = Result(finite=False)
 
 
-def read_logits(plan: Plan, logits: Tensor) -> list[Result]:
+def read_logits(plan: Plan, logits: Logits) -> list[Result]:
     """A result for each chunk, from `logits` [rows, vocab] in the plan's order. Changes nothing."""
     chunks = plan.chunks
     drawing: list[int] = []  # rows

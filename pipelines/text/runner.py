@@ -4,19 +4,21 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from time import perf_counter
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from models.attention import KVCache
-from models.batch import ForwardBatch, Segment
-from models.decoder import Decoder
-from models.graphs import DecodeGraphs, GraphError, Recorder
+from models.batch import Cache, CausalDecoder, ForwardBatch, Segment
+from models.logits import Logits, joined, on_host
 from pipelines.base import ModelError
 from pipelines.messages import TextOptions
 from pipelines.text.scheduler import LOGPROB_ROWS, Chunk, Plan
 from pipelines.text.step_cost import StepCost
+
+if TYPE_CHECKING:
+    from models.decoder import Decoder
+    from models.graphs import DecodeGraphs, Recorder
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +52,9 @@ class Stretch(Protocol):
 class Runner:
     """Owns a KV cache, and alone calls its decoder."""
 
-    def __init__(self, decoder: Decoder, num_blocks: int) -> None:
+    def __init__(self, decoder: CausalDecoder, num_blocks: int) -> None:
         self._decoder = decoder
-        spare = decoder.decode_path is not None  # one block more, for the rows that a graph has too many
+        spare = decoder.captures  # one block more, for the rows that a graph has too many
         self._cache = decoder.new_cache(num_blocks + spare)
         self._spare = num_blocks
         self._graphs: DecodeGraphs | None = None
@@ -60,17 +62,21 @@ class Runner:
         self.block_size = self._cache.block_size
 
     def capture_graphs(
-        self, wanted: bool | None, *, max_rows: int, max_positions: int, recorder: Recorder | None = None
+        self, wanted: bool | None, *, max_rows: int, max_positions: int, recorder: "Recorder | None" = None
     ) -> None:
         """Replay decode forwards of up to `max_rows` rows from now on. None: where that works.
 
         Before any sequence has blocks. Raises ModelError where they are wanted and can't be had.
         """
-        if wanted is False or (wanted is None and self._decoder.device.type != "cuda"):
+        if wanted is False or (wanted is None and self._decoder.gpu is None):
             return
+        if self._decoder.gpu is None and recorder is None:
+            raise ModelError("text.cuda_graphs: there is no CUDA device")
+        from models.graphs import DecodeGraphs, GraphError
+
         try:
             self._graphs = DecodeGraphs.capture(
-                self._decoder,
+                cast("Decoder", self._decoder),  # no other one is captured
                 self._cache,
                 scratch=self._spare,
                 max_rows=max_rows,
@@ -85,44 +91,27 @@ class Runner:
         else:
             self.graphs = str(self._graphs)
 
-    @torch.inference_mode()
-    def run(self, plan: Plan) -> Tensor:
+    def run(self, plan: Plan) -> Logits:
         """The wanted logits [rows, vocab] float32, in the order of the plan's chunks.
 
         Decode and prefill rows go in forwards of their own: they differ in attention, and may in weights.
         """
-        logits = [self.forward(kind, chunks) for kind, chunks in _forwards(plan)]
-        return logits[0] if len(logits) == 1 else torch.cat(logits)
+        return joined([self.forward(kind, chunks) for kind, chunks in _forwards(plan)])
 
-    @torch.inference_mode()
-    def forward(self, kind: Literal["decode", "prefill"], rows: Sequence[Stretch]) -> Tensor:
+    def forward(self, kind: Literal["decode", "prefill"], rows: Sequence[Stretch]) -> Logits:
         """The wanted logits [rows, vocab] float32, in order; those of a decode forward until the next one."""
         segments = [Segment(each.length, each.start, each.table) for each in rows]
         ids = list(chain.from_iterable(each.ids for each in rows))
-        wanted = self._logit_rows(rows)
+        wanted = _logit_rows(rows)
         if kind == "decode" and self._graphs is not None:
             replayed = self._graphs.run(ids, segments)
             if replayed is not None:
-                return replayed if wanted is None else replayed.index_select(0, wanted)
+                return replayed if wanted is None else replayed[wanted]
         positions = chain.from_iterable(range(each.start, each.start + each.length) for each in rows)
         return self._decoder.forward(
-            ForwardBatch(kind, self._tensor(ids), self._tensor(positions), segments, wanted),
+            ForwardBatch(kind, _array(ids), _array(positions), segments, wanted),
             self._cache,
         )
-
-    def _logit_rows(self, stretches: Sequence[Stretch]) -> Tensor | None:
-        """None where all rows are wanted."""
-        if all(each.logits == each.length for each in stretches):
-            return None
-        rows: list[int] = []
-        end = 0
-        for each in stretches:
-            end += each.length
-            rows.extend(range(end - each.logits, end))
-        return self._tensor(rows)
-
-    def _tensor(self, values: Iterable[int]) -> Tensor:
-        return torch.tensor(list(values), dtype=torch.int64).to(self._decoder.device)
 
     # --- on the side --------------------------------------------------------------------------------------------------
 
@@ -142,35 +131,49 @@ class Runner:
         )
         return StepCost.of(one, several, VERIFIED)
 
-    def _scratch(self, positions: int) -> KVCache:
+    def _scratch(self, positions: int) -> Cache:
         """A cache of no sequence's."""
-        return self._decoder.new_cache(-(-positions // self.block_size))
+        scratch: Cache = self._decoder.new_cache(-(-positions // self.block_size))
+        return scratch
 
-    @torch.inference_mode()
-    def _time(self, kind: Literal["decode", "prefill"], length: int, context: int, cache: KVCache) -> float:
+    def _time(self, kind: Literal["decode", "prefill"], length: int, context: int, cache: Cache) -> float:
         """Seconds of a forward of so many rows of one sequence, behind `context` positions."""
-        ids, positions = self._tensor([0] * length), self._tensor(range(context, context + length))
         segment = Segment(length, context, range(cache.num_blocks))
-        batch = ForwardBatch(kind, ids, positions, [segment])
+        batch = ForwardBatch(kind, _array([0] * length), _array(range(context, context + length)), [segment])
         nobodys = Segment(length, context, [self._spare] * cache.num_blocks)
         began = perf_counter()
-        logits = self._graphs.run([0] * length, [nobodys]) if kind == "decode" and self._graphs else None
+        logits: Logits | None = self._graphs.run([0] * length, [nobodys]) if kind == "decode" and self._graphs else None
         if logits is None:
             logits = self._decoder.forward(batch, cache)
-        logits[:, 0].cpu()  # a GPU has finished then
+        on_host(logits[:, 0])  # a GPU has finished then
         return perf_counter() - began
 
 
-@torch.inference_mode()
-def try_largest(decoder: Decoder, options: TextOptions) -> None:
+def try_largest(decoder: CausalDecoder, options: TextOptions) -> None:
     """A prefill of as many tokens as a step may have, over a cache of its own: what it takes, steps may take."""
     tokens, context = options.max_num_batched_tokens, decoder.config.max_position_embeddings
     cache = decoder.new_cache(-(-min(tokens, context) // decoder.new_cache(1).block_size))
     lengths = [min(context, tokens - start) for start in range(0, tokens, context)]
     segments = [Segment(length, 0, range(cache.num_blocks)) for length in lengths]
-    positions = torch.cat([torch.arange(length) for length in lengths]).to(decoder.device)
-    wanted = torch.arange(max(0, tokens - LOGPROB_ROWS), tokens).to(decoder.device)
-    decoder.forward(ForwardBatch("prefill", torch.zeros_like(positions), positions, segments, wanted), cache)
+    positions = np.concatenate([np.arange(length) for length in lengths])
+    wanted = np.arange(max(0, tokens - LOGPROB_ROWS), tokens)
+    decoder.forward(ForwardBatch("prefill", np.zeros_like(positions), positions, segments, wanted), cache)
+
+
+def _logit_rows(stretches: Sequence[Stretch]) -> NDArray[np.int64] | None:
+    """None where all rows are wanted."""
+    if all(each.logits == each.length for each in stretches):
+        return None
+    rows: list[int] = []
+    end = 0
+    for each in stretches:
+        end += each.length
+        rows.extend(range(end - each.logits, end))
+    return _array(rows)
+
+
+def _array(values: Iterable[int]) -> NDArray[np.int64]:
+    return np.array(list(values), dtype=np.int64)
 
 
 def _forwards(plan: Plan) -> Iterator[tuple[Literal["decode", "prefill"], Sequence[Chunk]]]:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from models.logits import Logits, largest, on_host
 from pipelines.text.sampling import Doubles, Floats, Ids, SamplingParams, TokenCounts, uniform
 
 TOP_LOGPROBS = 20  # the most alternatives that a request may ask for
@@ -47,40 +46,27 @@ class Choice:
     logprobs: RowLogprobs | None = None
 
 
-def sample(logits: Tensor, sequences: Rows[Sampled]) -> list[Choice | None]:
+def sample(logits: Logits, sequences: Rows[Sampled]) -> list[Choice | None]:
     """The next token of each sequence, from its row of `logits` [sequences, vocab]; None where the row is not
     finite."""
     if all(sequence.params.plain for sequence in sequences):
         return greedy(logits)
-    rows = _host(logits)
+    rows = on_host(logits)
     return [_choose(row, sequence) for row, sequence in zip(rows, sequences, strict=True)]
 
 
-def token_logprobs(logits: Tensor, tokens: Rows[int], top: int) -> list[RowLogprobs] | None:
+def token_logprobs(logits: Logits, tokens: Rows[int], top: int) -> list[RowLogprobs] | None:
     """Log-probabilities of given tokens, each in its row of `logits` [tokens, vocab]; None where a row is not
     finite."""
-    rows = _host(logits)
+    rows = on_host(logits)
     if not np.isfinite(rows.max(axis=-1)).all():
         return None
     return [_logprobs(row, token, top) for row, token in zip(rows, tokens, strict=True)]
 
 
-def _host(logits: Tensor) -> Floats:
-    array: Floats = logits.cpu().numpy()
-    return array
-
-
-def greedy(logits: Tensor) -> list[Choice | None]:
+def greedy(logits: Logits) -> list[Choice | None]:
     """The first of the largest values of each row; NaN counts as the largest."""
-    if logits.device.type == "cpu":
-        # No thread pool for a reduction of microseconds: beside a busy neighbour its barrier costs a time slice.
-        rows = _host(logits)
-        ids = rows.argmax(axis=-1)
-        values = rows[np.arange(len(ids)), ids]
-    else:
-        best, where = logits.max(dim=-1)
-        packed = torch.stack((best, where.to(best.dtype))).cpu().numpy()  # one transfer; ids are exact below 2^24
-        values, ids = packed[0], packed[1].astype(np.int64)
+    values, ids = largest(logits)
     finite = np.isfinite(values).tolist()
     return [Choice(token) if ok else None for token, ok in zip(ids.tolist(), finite, strict=True)]
 

@@ -89,7 +89,7 @@ def reference(folder: Path, quantization: str, ids: list[int]) -> Tensor:
         if layer.qk_norm is not None:
             rotated = norm(rotated, layer.qk_norm)
         table = RopeTable(spec.rope, dim, count, torch.float32, CPU)
-        cos, cos_again, sin = table.packed(positions).chunk(3, -1)
+        cos, cos_again, sin = torch.cat(table.rows(positions), -1).chunk(3, -1)
         assert torch.equal(cos, cos_again)
         first, second = rotated.chunk(2, -1)
         rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)

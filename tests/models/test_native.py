@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.attention import BLOCK_SIZE
+from models.batch import BLOCK_SIZE
 from models.native import library as native
 from models.native.library import Engine, library, missing
 from models.native.linear import NativeLinear

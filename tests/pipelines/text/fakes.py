@@ -5,8 +5,7 @@ from hashlib import blake2b
 from types import SimpleNamespace
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from models.batch import ForwardBatch
 from models.loading import GenerationDefaults
@@ -46,9 +45,9 @@ class FakeDecoder:
     scale: float = 2.0
     fail_on: int | None = None  # a token id that breaks the forward
     poison: int | None = None  # a token id whose rows have NaN logits
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     forwards: list[ForwardBatch] = field(default_factory=list)
-    decode_path: None = None
+    gpu: None = None
+    captures: bool = False
 
     def __post_init__(self) -> None:
         self.config = SimpleNamespace(vocab_size=VOCAB, max_position_embeddings=self.context)
@@ -59,13 +58,13 @@ class FakeDecoder:
     def new_cache(self, num_blocks: int) -> FakeCache:
         return FakeCache(num_blocks)
 
-    def forward(self, batch: ForwardBatch, cache: FakeCache) -> Tensor:
+    def forward(self, batch: ForwardBatch, cache: FakeCache) -> NDArray[np.float32]:
         self.forwards.append(batch)
         ids = batch.ids.tolist()
         if self.fail_on in ids:
             raise RuntimeError("the forward broke")
         kind = ("prefill", "decode").index(batch.kind)
-        rows: list[Tensor] = []
+        rows: list[NDArray[np.float32]] = []
         first = 0
         for segment in batch.segments:
             positions = range(segment.context, segment.context + segment.length)
@@ -78,14 +77,14 @@ class FakeDecoder:
             rows.extend(self.logits(seen[: position + 1]) for position in positions)
             first += segment.length
         wanted = range(len(rows)) if batch.logit_rows is None else batch.logit_rows.tolist()
-        return torch.stack([rows[row] for row in wanted]) if wanted else torch.empty(0, VOCAB)
+        return np.stack([rows[row] for row in wanted]) if wanted else np.empty((0, VOCAB), np.float32)
 
-    def logits(self, seen: np.ndarray) -> Tensor:
+    def logits(self, seen: np.ndarray) -> NDArray[np.float32]:
         digest = blake2b(seen.tobytes(), digest_size=8).digest()
         values = np.random.default_rng(int.from_bytes(digest, "little")).standard_normal(VOCAB, np.float32)
         if self.poison is not None and seen[-1, 0] == self.poison:
             values[3] = np.nan
-        return torch.from_numpy(values * np.float32(self.scale))
+        return values * np.float32(self.scale)
 
 
 class ByteTokenizer:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from pipelines.messages import TextRequest, TokenPrompt
 from pipelines.text.draft_model import DraftModel
@@ -29,13 +28,13 @@ class Prompter(FakeDecoder):
         self.texts = [list(text) for text in texts]
         self.wrong = wrong
 
-    def logits(self, seen: np.ndarray) -> torch.Tensor:
+    def logits(self, seen: np.ndarray) -> np.ndarray:
         if seen[-1, 0] == self.poison:
-            return torch.full((VOCAB,), torch.nan)
+            return np.full(VOCAB, np.nan, np.float32)
         said = seen[:, 0].tolist()
         text = next((text for text in self.texts if len(text) > len(said) and text[: len(said)] == said), None)
         token = 200 if text is None else text[len(said)]
-        logits = torch.zeros(VOCAB)
+        logits = np.zeros(VOCAB, np.float32)
         logits[(token + 1) % 256 if self.wrong and len(said) % self.wrong == 0 else token] = 1.0
         return logits
 

@@ -1,7 +1,7 @@
 """Whatever else runs, a request's output is the same: each of the engine's tricks against its plain counterpart."""
 
+import numpy as np
 import pytest
-import torch
 
 from models.batch import ForwardBatch, Segment
 from pipelines.base import StepFailed
@@ -33,10 +33,10 @@ def plain_loop(prompt: list[int], tokens: int) -> list[int]:
         rows = ids[context:]
         batch = ForwardBatch(
             kind,
-            torch.tensor(rows),
-            torch.arange(context, len(ids)),
+            np.array(rows),
+            np.arange(context, len(ids)),
             [Segment(len(rows), context, blocks)],
-            torch.tensor([len(rows) - 1]),
+            np.array([len(rows) - 1]),
         )
         context = len(ids)
         ids.append(int(decoder.forward(batch, cache).argmax()))
