@@ -10,7 +10,7 @@ enum {
     BLOCK = 16, /* positions of a block of the cache */
     MOST_HEAD_DIM = 512,
     MOST_QUERIES = 64,
-    MOST_WEIGHED = 8, /* queries that share a pass over the values: as many as there are registers for */
+    MOST_TOGETHER = 8, /* queries that share a pass over keys or values: as many as there are registers for */
     AHEAD = 16,       /* positions whose values are fetched early: too far apart for the processor to guess */
 };
 
@@ -83,54 +83,89 @@ static inline void rotate(float *head, const float *cos, const float *sin, int h
     }
 }
 
-/* The sums of 16 vectors, side by side. */
-static inline __m512 sums(const __m512 *v)
+/* Rows become columns. */
+static inline void transpose(__m512i *rows)
 {
-    __m512 two[8], four[4], eight[2];
+    __m512i two[16], four[16];
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++)
-        two[i] = _mm512_add_ps(
-            _mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
+    for (int i = 0; i < 16; i += 2) {
+        two[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+        two[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            four[i + 2 * j] = _mm512_unpacklo_epi64(two[i + j], two[i + j + 2]);
+            four[i + 2 * j + 1] = _mm512_unpackhi_epi64(two[i + j], two[i + j + 2]);
+        }
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        __m512d a = _mm512_castps_pd(two[2 * i]), b = _mm512_castps_pd(two[2 * i + 1]);
-        four[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++)
-        eight[i] = _mm512_add_ps(_mm512_shuffle_f32x4(four[2 * i], four[2 * i + 1], 0x88),
-            _mm512_shuffle_f32x4(four[2 * i], four[2 * i + 1], 0xdd));
-    return _mm512_add_ps(
-        _mm512_shuffle_f32x4(eight[0], eight[1], 0x88), _mm512_shuffle_f32x4(eight[0], eight[1], 0xdd));
-}
-
-/* Values of a head at even and at odd places. */
-static inline void split(const float *head, int head_dim, float *even, float *odd)
-{
-    for (int i = 0; i < head_dim / 2; i++) {
-        even[i] = head[2 * i];
-        odd[i] = head[2 * i + 1];
+        __m512i low = _mm512_shuffle_i32x4(four[i], four[i + 4], 0x88);
+        __m512i high = _mm512_shuffle_i32x4(four[i], four[i + 4], 0xdd);
+        __m512i low_too = _mm512_shuffle_i32x4(four[i + 8], four[i + 12], 0x88);
+        __m512i high_too = _mm512_shuffle_i32x4(four[i + 8], four[i + 12], 0xdd);
+        rows[i] = _mm512_shuffle_i32x4(low, low_too, 0x88);
+        rows[i + 8] = _mm512_shuffle_i32x4(low, low_too, 0xdd);
+        rows[i + 4] = _mm512_shuffle_i32x4(high, high_too, 0x88);
+        rows[i + 12] = _mm512_shuffle_i32x4(high, high_too, 0xdd);
     }
 }
 
-/* Scores of the 16 positions of one block. `keys`: those of its first position. */
-static inline __m512 block_scores(
-    const float *even, const float *odd, const uint16_t *keys, size_t stride, int head_dim)
+/* The keys of a block, [16 positions, head_dim] bfloat16 -> [head_dim, 16 positions] */
+static inline void turn_keys(const uint16_t *keys, size_t stride, int head_dim, float *turned)
 {
-    __m512 sum[BLOCK];
+    for (int i = 0; i < head_dim; i += 32, turned += 32 * BLOCK) {
+        __m512i pairs[BLOCK];
 #pragma GCC unroll 16
-    for (int p = 0; p < BLOCK; p++)
-        sum[p] = _mm512_setzero_ps();
-    for (int i = 0; i < head_dim; i += 32) {
-        __m512 query_even = _mm512_loadu_ps(even + i / 2), query_odd = _mm512_loadu_ps(odd + i / 2);
+        for (int p = 0; p < BLOCK; p++)
+            pairs[p] = _mm512_loadu_si512(keys + p * stride + i);
+        transpose(pairs);
 #pragma GCC unroll 16
-        for (int p = 0; p < BLOCK; p++) {
-            __m512i pairs = _mm512_loadu_si512(keys + p * stride + i);
-            sum[p] = _mm512_fmadd_ps(query_even, even_bf16(pairs), sum[p]);
-            sum[p] = _mm512_fmadd_ps(query_odd, odd_bf16(pairs), sum[p]);
+        for (int j = 0; j < 16; j++) {
+            _mm512_store_ps(turned + 2 * j * BLOCK, even_bf16(pairs[j]));
+            _mm512_store_ps(turned + (2 * j + 1) * BLOCK, odd_bf16(pairs[j]));
         }
     }
-    return sums(sum);
+}
+
+/* Scores of the 16 positions of a block, of some queries. `count` is known here. */
+static inline __attribute__((always_inline)) void score(
+    const float *const *queries, int count, const float *turned, int head_dim, __m512 *out)
+{
+    __m512 even[MOST_TOGETHER], odd[MOST_TOGETHER]; /* two sums each: one addition need not wait for the other */
+    for (int i = 0; i < count; i++)
+        even[i] = odd[i] = _mm512_setzero_ps();
+    for (int d = 0; d < head_dim; d += 2) {
+        __m512 of_even = _mm512_load_ps(turned + d * BLOCK), of_odd = _mm512_load_ps(turned + (d + 1) * BLOCK);
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) {
+            even[i] = _mm512_fmadd_ps(_mm512_set1_ps(queries[i][d]), of_even, even[i]);
+            odd[i] = _mm512_fmadd_ps(_mm512_set1_ps(queries[i][d + 1]), of_odd, odd[i]);
+        }
+    }
+    for (int i = 0; i < count; i++)
+        out[i] = _mm512_add_ps(even[i], odd[i]);
+}
+
+static __attribute__((noinline)) void score_some(
+    const float *const *queries, int count, const float *turned, int head_dim, __m512 *out)
+{
+#define CASE(n)                                      \
+    case n:                                          \
+        score(queries, n, turned, head_dim, out);    \
+        break;
+    switch (count) {
+        CASE(1)
+        CASE(2)
+        CASE(3)
+        CASE(4)
+        CASE(5)
+        CASE(6)
+        CASE(7)
+        CASE(8)
+    }
+#undef CASE
 }
 
 /* e^(score - largest) in place of each score; returns their sum. */
@@ -154,7 +189,7 @@ static inline float soften(float *scores, int count)
 static inline __attribute__((always_inline)) void weigh(const float *weights, size_t room, int count,
     const uint16_t *values, size_t stride, const int32_t *table, int length, __m512 *even, __m512 *odd)
 {
-    __m512 sum_even[MOST_WEIGHED], sum_odd[MOST_WEIGHED];
+    __m512 sum_even[MOST_TOGETHER], sum_odd[MOST_TOGETHER];
     for (int i = 0; i < count; i++)
         sum_even[i] = sum_odd[i] = _mm512_setzero_ps();
     for (int from = 0; from < length; from += BLOCK) {
@@ -221,11 +256,13 @@ static inline __mmask16 first_lanes(int count)
 static void attend(const struct queries *q, const uint16_t *keys, const uint16_t *values, size_t stride,
     const int32_t *table, int head_dim, float *scores, size_t room)
 {
-    float even[MOST_QUERIES][MOST_HEAD_DIM / 2], odd[MOST_QUERIES][MOST_HEAD_DIM / 2], total[MOST_QUERIES];
+    _Alignas(64) float turned[MOST_HEAD_DIM * BLOCK];
+    const float *own[MOST_QUERIES];
+    float total[MOST_QUERIES];
     int count = q->rows * q->group, longest = q->length + q->rows - 1;
     int padded = (longest + BLOCK - 1) / BLOCK * BLOCK;
     for (int i = 0; i < count; i++)
-        split(q->first + i / q->group * q->row_stride + i % q->group * head_dim, head_dim, even[i], odd[i]);
+        own[i] = q->first + i / q->group * q->row_stride + i % q->group * head_dim;
     __m512 scale = _mm512_set1_ps(1.0f / sqrtf((float)head_dim));
     for (int from = 0; from < longest; from += BLOCK) {
         const uint16_t *block = keys + (size_t)table[from / BLOCK] * BLOCK * stride;
@@ -235,13 +272,18 @@ static void attend(const struct queries *q, const uint16_t *keys, const uint16_t
                 for (int i = 0; i < head_dim; i += 32)
                     _mm_prefetch((const char *)(next + i), _MM_HINT_T0);
         }
-        for (int i = 0; i < count; i++) {
-            int real = q->length + i / q->group - from; /* positions of this block and of later ones */
-            int before = real - q->window;              /* of these, positions before the window */
-            __mmask16 mask = first_lanes(real) & ~first_lanes(before);
-            __m512 score = block_scores(even[i], odd[i], block, stride, head_dim);
-            score = _mm512_mask_mul_ps(_mm512_set1_ps(-INFINITY), mask, score, scale);
-            _mm512_storeu_ps(scores + i * room + from, score);
+        turn_keys(block, stride, head_dim, turned);
+        for (int i = 0, some; i < count; i += some) {
+            __m512 found[MOST_TOGETHER];
+            some = count - i < MOST_TOGETHER ? count - i : MOST_TOGETHER;
+            score_some(own + i, some, turned, head_dim, found);
+            for (int j = 0; j < some; j++) {
+                int real = q->length + (i + j) / q->group - from; /* positions of this block and of later ones */
+                int before = real - q->window;                    /* of these, positions before the window */
+                __mmask16 mask = first_lanes(real) & ~first_lanes(before);
+                __m512 scaled = _mm512_mask_mul_ps(_mm512_set1_ps(-INFINITY), mask, found[j], scale);
+                _mm512_storeu_ps(scores + (i + j) * room + from, scaled);
+            }
         }
     }
     for (int i = 0; i < count; i++)
@@ -250,8 +292,8 @@ static void attend(const struct queries *q, const uint16_t *keys, const uint16_t
     const __m512i second = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
     for (int part = 0; part < head_dim; part += 32)
         for (int i = 0, some; i < count; i += some) {
-            some = count - i < MOST_WEIGHED ? count - i : MOST_WEIGHED;
-            __m512 of_even[MOST_WEIGHED], of_odd[MOST_WEIGHED];
+            some = count - i < MOST_TOGETHER ? count - i : MOST_TOGETHER;
+            __m512 of_even[MOST_TOGETHER], of_odd[MOST_TOGETHER];
             weigh_some(scores + i * room, room, some, values + part, stride, table, longest, of_even, of_odd);
             for (int j = 0; j < some; j++) {
                 __m512 inverse = _mm512_set1_ps(1.0f / total[i + j]);

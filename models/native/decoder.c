@@ -17,6 +17,7 @@ struct product {
     float eps;
     const int32_t *which; /* [rows]: rows of x, or NULL: the first ones */
     int rows;
+    int prompt; /* may be multiplied in bfloat16 */
     enum epilogue epilogue;
     float *y; /* [rows, outputs]; GATE: [rows, outputs / 2], silu(first half) · second half */
 };
@@ -44,15 +45,21 @@ static void write_block(const struct product *p, int block, int row, int count, 
     }
 }
 
+static void write_gated(
+    const struct product *p, int block, int blocks, int row, int count, const __m512 *gate, const __m512 *up)
+{
+    for (int i = 0; i < count; i++) {
+        float *out = p->y + (size_t)(row + i) * blocks * LANES + block * LANES;
+        _mm512_storeu_ps(out, _mm512_mul_ps(silu_ps(gate[i]), up[i]));
+    }
+}
+
 static void gate_block(const struct product *p, int block, int blocks, struct desk *desk, int row, int count)
 {
     __m512 gate[TILE_ROWS], up[TILE_ROWS];
     block_product(p->linear, block, &desk->codes, row, count, gate);
     block_product(p->linear, blocks + block, &desk->codes, row, count, up);
-    for (int i = 0; i < count; i++) {
-        float *out = p->y + (size_t)(row + i) * blocks * LANES + block * LANES;
-        _mm512_storeu_ps(out, _mm512_mul_ps(silu_ps(gate[i]), up[i]));
-    }
+    write_gated(p, block, blocks, row, count, gate, up);
 }
 
 /* Threads quantise the rows each for itself: that costs less than waiting for one that does it for all. */
@@ -81,6 +88,80 @@ static void product_phase(struct engine *engine, struct phase *phase, int thread
             }
     }
     phase_await(phase, tasks);
+}
+
+static __attribute__((target("avx512bf16"))) void narrow_rows(const struct product *p, struct desk *desk)
+{
+    int inputs = p->linear->inputs;
+    for (int i = 0; i < p->rows; i++) {
+        const float *row = p->x + (size_t)i * inputs;
+        if (p->norm != NULL) {
+            rms_norm(row, p->norm, inputs, p->eps, desk->row);
+            row = desk->row;
+        }
+        narrow_row(row, inputs, i, desk->narrowed);
+    }
+}
+
+/* The product of two blocks of outputs. `second` may be one more than there are. */
+static void bfloat16_blocks(const struct product *p, int first, int second, int blocks, struct desk *desk)
+{
+    const struct linear *w = p->linear;
+    _Alignas(64) float sums[2][2][TILE_ROWS * LANES];
+    expand_block(w, first, desk->expanded);
+    if (second < blocks_of(w))
+        expand_block(w, second, desk->expanded + (size_t)w->inputs * LANES);
+    for (int row = 0; row < p->rows; row += PAIR_ROWS) {
+        bfloat16_sums(desk->narrowed + (size_t)row * w->inputs, desk->expanded, w->inputs, sums[0][0]);
+        for (int tile = 0, at = row; tile < 2 && at < p->rows; tile++, at += TILE_ROWS) {
+            int count = p->rows - at < TILE_ROWS ? p->rows - at : TILE_ROWS;
+            __m512 y[2][TILE_ROWS];
+            for (int each = 0; each < 2; each++)
+                for (int i = 0; i < count; i++)
+                    y[each][i] = _mm512_load_ps(sums[tile][each] + i * LANES);
+            add_bias(w, first, count, y[0]);
+            if (second < blocks_of(w))
+                add_bias(w, second, count, y[1]);
+            if (p->epilogue == GATE) {
+                write_gated(p, first, blocks, at, count, y[0], y[1]);
+            } else {
+                write_block(p, first, at, count, y[0]);
+                if (second < blocks_of(w))
+                    write_block(p, second, at, count, y[1]);
+            }
+        }
+    }
+}
+
+/* As `product_phase`, of rows that are the first ones. */
+static void bfloat16_phase(struct engine *engine, struct phase *phase, int thread, const struct product *p)
+{
+    struct desk *desk = &engine->desks[thread];
+    int blocks = blocks_of(p->linear) / (p->epilogue == GATE ? 2 : 1);
+    int units = p->epilogue == GATE ? blocks : (blocks + 1) / 2;
+    int tasks = TASKS_PER_THREAD * engine->pool.threads;
+    tasks = units < tasks ? units : tasks;
+    int ready = 0;
+    for (int task; (task = phase_claim(phase, tasks)) < tasks; phase_complete(phase)) {
+        if (!ready)
+            narrow_rows(p, desk);
+        ready = 1;
+        int end = (int)((int64_t)units * (task + 1) / tasks);
+        for (int unit = (int)((int64_t)units * task / tasks); unit < end; unit++)
+            if (p->epilogue == GATE)
+                bfloat16_blocks(p, unit, blocks + unit, blocks, desk);
+            else
+                bfloat16_blocks(p, 2 * unit, 2 * unit + 1, blocks, desk);
+    }
+    phase_await(phase, tasks);
+}
+
+static void linear_phase(struct engine *engine, struct phase *phase, int thread, const struct product *p)
+{
+    if (p->prompt && engine->bfloat16)
+        bfloat16_phase(engine, phase, thread, p);
+    else
+        product_phase(engine, phase, thread, p);
 }
 
 /* Give queries and keys their positions; put keys and values into the cache. A task a row. */
@@ -172,26 +253,28 @@ static void run_forward(void *argument, int thread)
     const struct decoder *decoder = f->decoder;
     const struct batch *batch = f->batch;
     float eps = decoder->shape.eps, *hidden = batch->hidden;
-    int rows = batch->rows;
+    int rows = batch->rows, prompt = batch->prompt;
     struct phase *phase = engine->phases;
     if (engine->matrix)
-        matrix_open();
+        matrix_open(prompt && engine->bfloat16 ? &BFLOAT16_SHAPES : &TILE_SHAPES);
     for (int i = 0; i < decoder->shape.layers; i++) {
         const struct layer *layer = &decoder->layers[i];
-        struct product qkv = {&layer->qkv, hidden, layer->attention_norm, eps, NULL, rows, STORE, engine->qkv};
-        struct product output = {&layer->output, engine->attended, NULL, eps, NULL, rows, ADD, hidden};
-        struct product gate_up = {&layer->gate_up, hidden, layer->mlp_norm, eps, NULL, rows, GATE, engine->activated};
-        struct product down = {&layer->down, engine->activated, NULL, eps, NULL, rows, ADD, hidden};
-        product_phase(engine, phase++, thread, &qkv);
+        struct product qkv = {&layer->qkv, hidden, layer->attention_norm, eps, NULL, rows, prompt, STORE, engine->qkv};
+        struct product output = {&layer->output, engine->attended, NULL, eps, NULL, rows, prompt, ADD, hidden};
+        struct product gate_up = {&layer->gate_up, hidden, layer->mlp_norm, eps, NULL, rows, prompt, GATE, engine->activated};
+        struct product down = {&layer->down, engine->activated, NULL, eps, NULL, rows, prompt, ADD, hidden};
+        linear_phase(engine, phase++, thread, &qkv);
         cache_phase(engine, phase++, decoder, batch, i);
         attention_phase(engine, phase++, thread, decoder, batch, i);
-        product_phase(engine, phase++, thread, &output);
-        product_phase(engine, phase++, thread, &gate_up);
-        product_phase(engine, phase++, thread, &down);
+        linear_phase(engine, phase++, thread, &output);
+        linear_phase(engine, phase++, thread, &gate_up);
+        linear_phase(engine, phase++, thread, &down);
     }
     if (batch->wanted_rows > 0) {
         struct product head = {
-            &decoder->head, hidden, decoder->norm, eps, batch->wanted, batch->wanted_rows, STORE, batch->logits};
+            &decoder->head, hidden, decoder->norm, eps, batch->wanted, batch->wanted_rows, 0, STORE, batch->logits};
+        if (engine->matrix)
+            matrix_open(&TILE_SHAPES);
         product_phase(engine, phase, thread, &head);
     }
     if (engine->matrix)
@@ -213,7 +296,7 @@ int native_supported(void)
 
 int native_matrix(void)
 {
-    return matrix_supported();
+    return matrix_supported() && bfloat16_supported();
 }
 
 /* 0 where there is no memory. */
@@ -237,20 +320,21 @@ static void run_matmul(void *argument, int thread)
 {
     const struct matmul *matmul = argument;
     if (matmul->engine->matrix)
-        matrix_open();
-    product_phase(matmul->engine, matmul->engine->phases, thread, &matmul->product);
+        matrix_open(matmul->product.prompt && matmul->engine->bfloat16 ? &BFLOAT16_SHAPES : &TILE_SHAPES);
+    linear_phase(matmul->engine, matmul->engine->phases, thread, &matmul->product);
     if (matmul->engine->matrix)
         matrix_close();
 }
 
-/* y = x · Wᵀ + b. x: [rows, inputs]; y: [rows, outputs]. 0 where there is no memory. */
-int engine_matmul(struct engine *engine, const struct linear *linear, const float *x, int rows, float *y)
+/* y = x · Wᵀ + b. x: [rows, inputs]; y: [rows, outputs]. `prompt`: as in a batch. 0 where there is no memory. */
+int engine_matmul(
+    struct engine *engine, const struct linear *linear, const float *x, int rows, int prompt, float *y)
 {
     if (!reserve(engine, linear->inputs, 0, 1))
         return 0;
     for (int row = 0; row < rows; row += MOST_ROWS) {
         struct product part = {.linear = linear, .x = x + (size_t)row * linear->inputs,
-            .rows = rows - row < MOST_ROWS ? rows - row : MOST_ROWS, .epilogue = STORE,
+            .rows = rows - row < MOST_ROWS ? rows - row : MOST_ROWS, .prompt = prompt, .epilogue = STORE,
             .y = y + (size_t)row * linear->outputs};
         struct matmul matmul = {engine, part};
         memset(engine->phases, 0, sizeof(struct phase));

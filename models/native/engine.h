@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "attention.h"
+#include "bfloat16.h"
 #include "linear.h"
 #include "pool.h"
 
@@ -51,6 +52,7 @@ struct decoder {
 /* Rows of one forward, at most MOST_ROWS. */
 struct batch {
     int32_t rows;
+    int32_t prompt;          /* rows of prompts: their linears may be multiplied in bfloat16 */
     float *hidden;           /* [rows, hidden]: embedded rows; the residual afterwards */
     const float *rope;       /* of each rope [rows, 3 · head_dim / 2]: cosines twice, sines once */
     int64_t rope_stride;     /* from one rope's to the next one's */
@@ -68,6 +70,7 @@ struct batch {
 struct desk {
     struct codes codes;
     float *row;    /* [inputs] */
+    uint16_t *narrowed, *expanded; /* rows [MOST_ROWS, inputs] and two blocks of weights, in bfloat16 */
     float *scores; /* [MOST_SHARED, positions] */
 };
 
@@ -78,7 +81,8 @@ struct span {
 /* Threads and their memory. One caller at a time. */
 struct engine {
     struct pool pool;
-    int matrix; /* whether the processor's matrix unit is used */
+    int matrix;   /* whether the processor's matrix unit is used, */
+    int bfloat16; /* and for prompts in bfloat16 */
     int num_spans;
     struct span spans[MOST_ROWS];
     struct desk *desks;
@@ -110,6 +114,10 @@ static int reserve(struct engine *engine, int64_t inputs, int64_t scores, int64_
             done &= grow(&desk->codes.sum, groups * sizeof(float));
             done &= grow(&desk->codes.offset, groups * sizeof(int32_t));
             done &= grow(&desk->row, inputs * sizeof(float));
+            if (engine->bfloat16) {
+                done &= grow(&desk->narrowed, (size_t)MOST_ROWS * inputs * sizeof(uint16_t));
+                done &= grow(&desk->expanded, (size_t)PAIR_ROWS * inputs * sizeof(uint16_t));
+            }
         }
         if (scores > engine->scores)
             done &= grow(&desk->scores, scores * sizeof(float));
@@ -165,6 +173,8 @@ void engine_free(struct engine *engine)
         free(desk->codes.sum);
         free(desk->codes.offset);
         free(desk->row);
+        free(desk->narrowed);
+        free(desk->expanded);
         free(desk->scores);
     }
     free(engine->desks);
@@ -187,6 +197,7 @@ struct engine *engine_new(int threads, int matrix)
     }
     engine->desks = desks;
     engine->matrix = matrix && matrix_supported();
+    engine->bfloat16 = engine->matrix && bfloat16_supported();
     return engine;
 }
 

@@ -131,6 +131,7 @@ class NativeForward:
                 self._decoder,
                 BatchStruct(
                     last - first,
+                    batch.kind == "prefill",
                     hidden[first:].ctypes.data,
                     rope[:, first:].ctypes.data,
                     rope.strides[0] // rope.itemsize,

@@ -89,6 +89,7 @@ class DecoderStruct(Structure):
 class BatchStruct(Structure):
     _fields_: ClassVar = [
         ("rows", c_int32),
+        ("prompt", c_int32),
         ("hidden", c_void_p),
         ("rope", c_void_p),
         ("rope_stride", c_int64),
@@ -133,7 +134,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     loaded.engine_free.restype = None
     loaded.engine_free.argtypes = [c_void_p]
     loaded.engine_forward.argtypes = [c_void_p, POINTER(DecoderStruct), POINTER(BatchStruct)]
-    loaded.engine_matmul.argtypes = [c_void_p, POINTER(LinearStruct), c_void_p, c_int, c_void_p]
+    loaded.engine_matmul.argtypes = [c_void_p, POINTER(LinearStruct), c_void_p, c_int, c_int, c_void_p]
     loaded.pack_int4.restype = None
     loaded.pack_int4.argtypes = [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p]
     loaded.pack_int8.restype = None
@@ -152,7 +153,7 @@ def _alike(loaded: ctypes.CDLL) -> bool:
 
 
 def has_matrix_unit() -> bool:
-    """Whether products of many rows run on a matrix unit of the processor."""
+    """Whether prompts are multiplied on a matrix unit of the processor."""
     found = library()
     return found is not None and bool(found.native_matrix())
 
@@ -161,7 +162,7 @@ class Engine:
     """Threads that share the work of one call. One caller at a time."""
 
     def __init__(self, found: ctypes.CDLL, threads: int, *, matrix: bool = True) -> None:
-        """`matrix`: use the processor's matrix unit where there is one; results are the same bits.
+        """`matrix`: use the processor's matrix unit where there is one; but for prompts, results are the same bits.
 
         Raises MemoryError.
         """
@@ -184,7 +185,8 @@ class Engine:
         if not self._library.engine_forward(self._handle, decoder, batch):
             raise MemoryError("no memory for a forward")
 
-    def matmul(self, linear: LinearStruct, x: int, rows: int, y: int) -> None:
-        """`x`, `y`: addresses of float32 [rows, inputs] and [rows, outputs]. Raises MemoryError."""
-        if not self._library.engine_matmul(self._handle, linear, x, rows, y):
+    def matmul(self, linear: LinearStruct, x: int, rows: int, y: int, *, prompt: bool) -> None:
+        """`x`, `y`: addresses of float32 [rows, inputs] and [rows, outputs]. `prompt`: a prompt's rows, which may be
+        multiplied in bfloat16. Raises MemoryError."""
+        if not self._library.engine_matmul(self._handle, linear, x, rows, prompt, y):
             raise MemoryError("no memory for a matrix product")

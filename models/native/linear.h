@@ -186,9 +186,9 @@ static int matrix_supported(void)
     return __builtin_cpu_supports("amx-int8") && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
-static __attribute__((target("amx-tile"))) void matrix_open(void)
+static __attribute__((target("amx-tile"))) void matrix_open(const struct tile_shapes *shapes)
 {
-    _tile_loadconfig(&TILE_SHAPES);
+    _tile_loadconfig(shapes);
 }
 
 /* The system saves a thread's tiles at every switch until then. */
@@ -300,6 +300,13 @@ static inline int tile_of(int left, int matrix)
     return left >= 16 && matrix ? 16 : left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
+static inline void add_bias(const struct linear *w, int block, int count, __m512 *y)
+{
+    if (w->bias != NULL)
+        for (int i = 0; i < count; i++)
+            y[i] = _mm512_add_ps(y[i], _mm512_loadu_ps(w->bias + block * LANES));
+}
+
 /* y[i] = 16 outputs, those of `block`, of row `row + i`, with their bias. `count`: of a tile. */
 static __attribute__((noinline)) void block_product(
     const struct linear *w, int block, const struct codes *codes, int row, int count, __m512 *y)
@@ -320,9 +327,7 @@ static __attribute__((noinline)) void block_product(
         matrix_block(w, block, codes, row, y);
     }
 #undef CASE
-    if (w->bias != NULL)
-        for (int i = 0; i < count; i++)
-            y[i] = _mm512_add_ps(y[i], _mm512_loadu_ps(w->bias + block * LANES));
+    add_bias(w, block, count, y);
 }
 
 #endif

@@ -1,5 +1,7 @@
 """Linears of torch's decoder that run through the native library."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -15,9 +17,10 @@ def fits(engine: Engine, weight: Int4Weight | Int8Weight) -> bool:
 
 
 class NativeLinear(QuantisedLinear):
-    """int4 in groups of 32, or int8 with a scale a row; activations are quantised to int8 in groups of 32.
+    """int4 in groups of 32, or int8 with a scale a row; activations are quantised to int8 in groups of 32, those of
+    prompts rounded to bfloat16 where there is a matrix unit for that.
 
-    Its kernel gives a row the same result among any number of rows, on any number of threads.
+    Its kernels give a row the same result among any number of rows, on any number of threads.
     """
 
     def __init__(
@@ -25,12 +28,15 @@ class NativeLinear(QuantisedLinear):
     ) -> None:
         self._engine = engine
         self.packed = _packed(engine, weight, None if bias is None else floats(bias))
-        super().__init__(f"int{self.packed.bits} (native)", self._product, self.packed.nbytes, dense_copy)
+        decode, prefill = partial(self._product, prompt=False), partial(self._product, prompt=True)
+        super().__init__(f"int{self.packed.bits} (native)", decode, self.packed.nbytes, dense_copy)
+        if dense_copy is None:
+            self.prefill = prefill
 
-    def _product(self, x: Tensor) -> Tensor:
+    def _product(self, x: Tensor, *, prompt: bool) -> Tensor:
         rows = x.float().contiguous()
         y = torch.empty(rows.shape[0], self.packed.struct.outputs)
-        self._engine.matmul(self.packed.struct, rows.data_ptr(), rows.shape[0], y.data_ptr())
+        self._engine.matmul(self.packed.struct, rows.data_ptr(), rows.shape[0], y.data_ptr(), prompt=prompt)
         return y.to(x.dtype)
 
 

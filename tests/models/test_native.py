@@ -12,9 +12,10 @@ from torch import Tensor
 
 from models.batch import BLOCK_SIZE
 from models.native import library as native
-from models.native.library import Engine, library, missing
+from models.native.library import Engine, has_matrix_unit, library, missing
 from models.native.linear import NativeLinear
 from models.quantised import GROUP, Int4Weight, Int8Weight
+from tests.equivalence.test_native import dense_as_packed
 
 ROWS, COLUMNS = 200, 160  # the last block of 16 outputs is half full
 
@@ -35,6 +36,7 @@ def engine(threads: int = 2, *, matrix: bool = True) -> Engine:
     return found
 
 
+needs_matrix = pytest.mark.skipif(not has_matrix_unit(), reason="no matrix unit for bfloat16")
 FORMS = pytest.mark.parametrize("form", [Int4Weight, Int8Weight])
 Form = type[Int4Weight] | type[Int8Weight]
 
@@ -95,6 +97,43 @@ def test_a_row_is_the_same_among_any_number_of_rows_and_threads_and_in_the_matri
         for rows in (1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 64):
             assert torch.equal(made.decode(x[:rows]), whole[:rows])
             assert torch.equal(made.decode(x[64 - rows :].contiguous()), whole[64 - rows :])
+
+
+@needs_matrix
+@FORMS
+@pytest.mark.parametrize("biased", [False, True])
+def test_prompts_are_multiplied_in_bfloat16(form: Form, biased: bool) -> None:
+    quantised, x = form.quantise(weight()), inputs(70).float()
+    bias = torch.randn(ROWS) if biased else None
+    made = NativeLinear(engine(), quantised, bias, None)
+    expected = x.double() @ dense_as_packed(quantised).bfloat16().double().T + (
+        bias.double() if bias is not None else 0
+    )
+
+    def error(found: Tensor) -> float:
+        return ((found.double() - expected).abs().mean() / expected.abs().mean()).item()
+
+    assert error(made.prefill(x)) <= 1e-4  # a weight that lies between two may round to the other one
+    assert error(made.decode(x)) >= 3e-3  # in which activations have 8 bits
+
+
+@needs_matrix
+@FORMS
+def test_a_prompt_s_row_is_the_same_among_any_number_of_rows_and_threads(form: Form) -> None:
+    quantised, x = form.quantise(weight()), inputs(300)  # more than one call takes
+    whole = NativeLinear(engine(1), quantised, None, None).prefill(x)
+    for threads in (1, 2, 5):
+        made = NativeLinear(engine(threads), quantised, None, None)
+        for rows in (1, 2, 15, 16, 17, 31, 32, 33, 64, 255, 257):
+            assert torch.equal(made.prefill(x[:rows]), whole[:rows])
+            assert torch.equal(made.prefill(x[300 - rows :].contiguous()), whole[300 - rows :])
+
+
+@needs_library
+@FORMS
+def test_without_a_matrix_unit_prompts_are_multiplied_as_decoded_rows_are(form: Form) -> None:
+    made = NativeLinear(engine(matrix=False), form.quantise(weight()), None, None)
+    assert torch.equal(made.prefill(inputs(40)), made.decode(inputs(40)))
 
 
 @needs_library
