@@ -26,6 +26,7 @@ enum {
     INT4_BYTES = LANES * GROUP / 2 + 2 * LANES * 2, /* of one group of a block */
     INT8_BYTES = LANES * GROUP,
     TILE_ROWS = 16, /* most rows that share unpacked weights */
+    FETCHED_AHEAD = 5120, /* bytes: the processor's own guesses stop at the end of a page, which is 13 groups away */
 };
 
 struct linear {
@@ -76,6 +77,14 @@ static inline void quantise_row(const float *x, int inputs, const struct codes *
     }
 }
 
+/* Weights that are read once a step are not in the cache: ask for those of a group that comes later. */
+static inline __attribute__((always_inline)) void fetch_ahead(const uint8_t *packed, int bytes)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < bytes; i += 64)
+        _mm_prefetch((const char *)(packed + FETCHED_AHEAD + i), _MM_HINT_T0);
+}
+
 static inline __m512i four_inputs(const int8_t *values)
 {
     int32_t quad;
@@ -97,6 +106,7 @@ static inline __attribute__((always_inline)) void int4_product(
         total[i] = _mm512_setzero_ps();
     for (int g = 0; g < groups; g++, packed += INT4_BYTES) {
         __m512i low[4], high[4];
+        fetch_ahead(packed, INT4_BYTES);
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) {
             __m512i both = _mm512_loadu_si512(packed + 64 * j);
@@ -137,6 +147,7 @@ static inline __attribute__((always_inline)) void int8_product(
         total[i] = _mm512_setzero_ps();
     for (int g = 0; g < groups; g++, packed += INT8_BYTES) {
         __m512i weights[8];
+        fetch_ahead(packed, INT8_BYTES);
 #pragma GCC unroll 8
         for (int j = 0; j < 8; j++)
             weights[j] = _mm512_loadu_si512(packed + 64 * j);
@@ -259,6 +270,7 @@ static inline __attribute__((always_inline, target("amx-tile,amx-int8"))) void m
             else
                 group_sums(bits, 1, packed + bytes, next, inputs, weights[1], sums[1]);
         }
+        fetch_ahead(packed, bytes);
         const int32_t *whole = sums[g & 1];
         __m512 scale, minimum;
         if (bits == 4) {
