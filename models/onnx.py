@@ -2,7 +2,7 @@
 
 import ctypes
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +11,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from models.errors import ModelLoadError
+from models.session import Array
 
 log = logging.getLogger(__name__)
-
-Array = NDArray[np.generic]
 
 # Runs between two at which unused memory of the arena is given back: freeing at every run costs what it saves.
 SHRINK_EVERY = 256
@@ -37,6 +36,8 @@ class OnnxSession:
     instead of spinning, and the memory pattern planner is off: it plans for one set of shapes, and these change at
     every run.
     """
+
+    multiple = 1
 
     def __init__(self, file: Path, options: SessionOptions) -> None:
         settings = ort.SessionOptions()
@@ -89,6 +90,9 @@ class OnnxSession:
             if "CUDA failure" in str(error) and "out of memory" not in str(error):
                 raise RuntimeError(f"CUDA error: {error}") from error
             raise
+
+    def padded_tokens(self, lengths: Sequence[int]) -> int:
+        return len(lengths) * max(lengths)
 
     def run_bound(
         self, inputs: Mapping[str, Array], outputs: list[str], options: ort.RunOptions, device: str, index: int

@@ -15,6 +15,9 @@ GPU_TOKENS = 16384
 # shared by.
 CPU_SLACK = 8
 GPU_SLACK = 512
+# In bfloat16 tokens take less than half the time and a step's own cost remains; and the short half of a batch is padded
+# apart from the long one. 32 requests of one text: 410 texts a second, 366 with the slack of float32.
+BF16_SLACK = 32
 
 # Beside small requests, a step of a large one lasts about so long: they wait for half of it in the mean.
 SHARED_STEP_S = 0.008
@@ -51,6 +54,7 @@ def warm_up(embedder: Embedder, tokens: int | None) -> Pace:
     config = embedder.config
     gpu = embedder.details["device"] != "cpu"
     tokens = tokens or (GPU_TOKENS if gpu else CPU_TOKENS)
+    slack = GPU_SLACK if gpu else BF16_SLACK if embedder.details["dtype"] == "bfloat16" else CPU_SLACK
     length = config.max_tokens if config.fixed_length else min(WARM_UP_LENGTH, config.max_tokens)
     rows = max(1, tokens // length)
     ids = np.full((rows, length), min(5, config.vocab_size - 1), dtype=np.int64)
@@ -61,4 +65,4 @@ def warm_up(embedder: Embedder, tokens: int | None) -> Pace:
         fastest = min(fastest, perf_counter() - began)
     if (image := config.image) is not None:
         embedder.images(np.zeros((1, 3, image.height, image.width), np.float32))
-    return Pace(tokens, GPU_SLACK if gpu else CPU_SLACK, ids.size / fastest)
+    return Pace(tokens, slack, ids.size / fastest)

@@ -42,7 +42,6 @@ class Totals:
 class EmbeddingPipeline:
     def __init__(self, embedder: Embedder, tokenizer: Tokenizer, pace: Pace, max_wait: float = 0.0) -> None:
         self._embedder = embedder
-        self._pad_id = embedder.config.pad_id
         self._preparer = Preparer(tokenizer, embedder.config)
         self._max_wait = max_wait  # seconds
         self._pace = pace
@@ -111,7 +110,7 @@ class EmbeddingPipeline:
             raise StepFailed(dict.fromkeys(each.ticket.id for each in batch), error) from error
         now = monotonic()
         tokens = sum(each.content.count if isinstance(each.content, Tokens) else each.size for each in batch)
-        padded = len(batch) * max(each.size for each in batch)
+        padded = self._padded_tokens(batch)
         self._totals.inputs += len(batch)
         self._totals.tokens += tokens
         self._totals.padded += padded
@@ -142,7 +141,11 @@ class EmbeddingPipeline:
         contents = [each.content for each in batch]
         if batch[0].tower == "image":
             return self._embedder.images(np.stack([each for each in contents if isinstance(each, np.ndarray)]))
-        return self._embedder.texts(*padded([each for each in contents if isinstance(each, Tokens)], self._pad_id))
+        return run_texts(self._embedder, [each for each in contents if isinstance(each, Tokens)])
+
+    def _padded_tokens(self, batch: Sequence[Input]) -> int:
+        sizes = [each.size for each in batch]
+        return sum(sizes) if batch[0].tower == "image" else self._embedder.padded_tokens(sizes)
 
     def _sorted(self, batch: Sequence[Input], rows: Rows, began: float, now: float) -> list[Event]:
         """The rows of a batch, to the requests that they belong to."""
@@ -158,9 +161,14 @@ class EmbeddingPipeline:
         return events
 
 
-def padded(texts: Sequence[Tokens], pad_id: int) -> tuple[Ids, Ids, Ids | None]:
-    """Ids, mask and types [rows, longest]; types are None where no text has any."""
-    shape = len(texts), max(len(text.ids) for text in texts)
+def run_texts(embedder: Embedder, texts: Sequence[Tokens]) -> Rows:
+    return embedder.texts(*padded(texts, embedder.config.pad_id, embedder.multiple))
+
+
+def padded(texts: Sequence[Tokens], pad_id: int, multiple: int) -> tuple[Ids, Ids, Ids | None]:
+    """Ids, mask and types [rows, longest], which is rounded up to a multiple; types are None where no text has any."""
+    longest = max(len(text.ids) for text in texts)
+    shape = len(texts), longest + -longest % multiple
     ids: NDArray[np.int64] = np.full(shape, pad_id, np.int64)
     mask = np.zeros(shape, np.int64)
     types = None if texts[0].types is None else np.zeros(shape, np.int64)
