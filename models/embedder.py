@@ -1,7 +1,7 @@
 """A loaded embedding model: ids or pixels in, unit vectors out. Runs ONNX graphs alone."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -27,7 +27,7 @@ TEXT, IMAGE = "text.onnx", "image.onnx"
 
 
 class Embedder:
-    """One model on one device. Belongs to one thread."""
+    """One model on one device. `texts` may be called by `streams` threads at once, `images` by one."""
 
     def __init__(self, config: EmbedderConfig, text: Session, image: Session | None, details: dict[str, str]) -> None:
         self.config = config
@@ -36,6 +36,7 @@ class Embedder:
         self._image = image
         self._output = _vector_output(text)
         self._pooled = len(text.outputs[self._output]) == 2  # False: a foreign graph that ends in token states
+        self.streams = text.streams
         self.multiple = text.multiple  # texts come padded to a length that is a multiple of it
 
     def texts(self, ids: Ids, mask: Ids, types: Ids | None = None) -> Vectors:
@@ -52,10 +53,6 @@ class Embedder:
         if self._pooled:
             return found
         return unit(pooled(found.astype(np.float32), mask, self.config))
-
-    def padded_tokens(self, lengths: Sequence[int]) -> int:
-        """What a run of texts of these lengths reads, padding included."""
-        return self._text.padded_tokens(lengths)
 
     def images(self, pixels: NDArray[np.float32]) -> Vectors:
         """[rows, 3, height, width] -> unit vectors [rows, dimensions]."""

@@ -2,7 +2,7 @@
 
 import ctypes
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,7 @@ class OnnxSession:
     every run.
     """
 
+    streams = 1
     multiple = 1
 
     def __init__(self, file: Path, options: SessionOptions) -> None:
@@ -90,9 +91,6 @@ class OnnxSession:
             if "CUDA failure" in str(error) and "out of memory" not in str(error):
                 raise RuntimeError(f"CUDA error: {error}") from error
             raise
-
-    def padded_tokens(self, lengths: Sequence[int]) -> int:
-        return len(lengths) * max(lengths)
 
     def run_bound(
         self, inputs: Mapping[str, Array], outputs: list[str], options: ort.RunOptions, device: str, index: int

@@ -1,6 +1,6 @@
 """What an encoder needs of whatever runs its graph."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -10,17 +10,14 @@ Array = NDArray[np.generic]
 
 
 class Session(Protocol):
-    """One graph on one device. Not to be run by two threads at once."""
+    """One graph on one device."""
 
     provider: str  # for people
     inputs: frozenset[str]
     outputs: dict[str, tuple[int | str | None, ...]]  # name -> shape; an axis of any size has a name, or None
+    streams: int  # threads that may call `run` at once
     multiple: int  # texts come padded to a length that is a multiple of it
 
     def run(self, inputs: Mapping[str, Array], outputs: list[str] | None = None) -> list[NDArray[np.float32]]:
         """All outputs, or the named ones, on the host."""
-        ...
-
-    def padded_tokens(self, lengths: Sequence[int]) -> int:
-        """What a run of texts of these lengths reads, padding included."""
         ...
