@@ -7,7 +7,7 @@ import msgspec
 import torch
 from msgspec import Struct
 
-from models import graphs, varlen_attention
+from models import graphs, openvino, varlen_attention
 from models.decode_path import BATCHED, VARLEN
 from models.linear import has_int4_kernel, packs_bf16
 from models.native.library import missing
@@ -43,6 +43,7 @@ class Probe(Struct, frozen=True):
     graphs_missing: str | None = None  # why decode steps can't be CUDA graphs
     int4_cuda: bool | None = None
     onnx_providers: list[str] = []  # that this ONNX Runtime was built with
+    bf16_texts_missing: str | None = None  # why text encoders run in float32 on the CPU; None: they don't
 
 
 def probe() -> Probe:
@@ -68,6 +69,7 @@ def probe() -> Probe:
         bf16_cpu=packs_bf16(),
         native_missing=missing(),
         onnx_providers=_onnx_providers(),
+        bf16_texts_missing=openvino.missing(),
         **on_gpu,
     )
 
