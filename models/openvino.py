@@ -62,10 +62,10 @@ class OpenVinoSession:
             "NUM_STREAMS": self.streams,
             "ENABLE_CPU_PINNING": False,
         }
-        core = _runtime().Core()
         try:
+            core = _runtime().Core()
             model = core.compile_model(core.read_model(file), "CPU", settings)
-        except Exception as error:  # the runtime's exceptions have no common base but this
+        except Exception as error:  # the runtime's exceptions have no common base but this; ImportError too
             raise ModelLoadError(f"{file.name} could not be loaded by OpenVINO: {error}") from error
         self.inputs = frozenset(port.any_name for port in model.inputs)
         self.outputs: dict[str, tuple[int | str | None, ...]] = {

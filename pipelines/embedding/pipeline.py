@@ -27,7 +27,7 @@ SLOTS = 1024
 
 BRIEF = 500  # characters of a text: preparing more takes longer than waking a thread
 
-POLL_S = 0.001  # how often a step that waits, for company or beside an idle stream, looks for who has come
+POLL_S = 0.0005  # how often a step that waits for company looks for it
 
 
 @dataclass(slots=True)
@@ -103,12 +103,12 @@ class EmbeddingPipeline:
             batch = self._queue.take(monotonic(), only)
             return self._result(self._runs.run(batch)) if batch else StepResult()
         while self._queue and self._runs.room and not self._waits_for_company():
-            self._runs.start(self._queue.take(monotonic()))
+            batch = self._queue.take(monotonic())
+            self._runs.start(batch, alone=not self._queue)
         if not self._runs:
             time.sleep(POLL_S)
             return StepResult()
-        run = self._runs.ended(POLL_S)
-        return StepResult() if run is None else self._result(run)
+        return self._result(self._runs.ended())
 
     def stats(self) -> Stats:
         return Stats(

@@ -10,8 +10,6 @@ from pipelines.embedding.batching import Input
 
 Batch = Sequence[Input]
 
-POLLED_S = 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -24,14 +22,13 @@ class Run:
 
 
 class Runs:
-    """Belongs to the engine thread. With one stream a batch is run where it is started, without another thread."""
+    """Belongs to the engine thread."""
 
     def __init__(self, call: Callable[[Batch], Rows], streams: int) -> None:
         self._call = call
         self._streams = streams
         self._threads = ThreadPoolExecutor(streams, "stream") if streams > 1 else None
         self._running: dict[Future[Run], Batch] = {}
-        self._last_start = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._running)
@@ -44,24 +41,18 @@ class Runs:
     def inputs(self) -> int:
         return sum(map(len, self._running.values()))
 
-    def start(self, batch: Batch) -> None:
-        self._last_start = monotonic()
-        if self._threads is not None:
-            self._running[self._threads.submit(self.run, batch)] = batch
-        else:
+    def start(self, batch: Batch, *, alone: bool) -> None:
+        """`alone`: there is none to run beside it. Then it is run here and now, without waking another thread."""
+        if self._threads is None or (alone and not self._running):
             done: Future[Run] = Future()
             done.set_result(self.run(batch))
             self._running[done] = batch
+        else:
+            self._running[self._threads.submit(self.run, batch)] = batch
 
-    def ended(self, poll: float) -> Run | None:
-        """One that has ended. None after `poll` seconds, where another could be started meanwhile.
-
-        A run that takes long is waited for to its end, so that the time of its step tells of it.
-        """
-        wait_on = self.room and monotonic() < self._last_start + POLLED_S
-        done, _ = wait(self._running, poll if wait_on else None, FIRST_COMPLETED)
-        if not done:
-            return None
+    def ended(self) -> Run:
+        """The first that has ended, waited for."""
+        done, _ = wait(self._running, return_when=FIRST_COMPLETED)
         first = done.pop()
         del self._running[first]
         return first.result()

@@ -303,13 +303,9 @@ def test_a_batch_is_of_one_padded_length(two: Bench) -> None:
 def test_a_batch_that_takes_long_does_not_hold_up_the_other_stream(two: Bench) -> None:
     gate = two.embedder.gates[4 + 77] = threading.Event()
     two.open("long", embedding("w77"))
-    two.pipeline.step()
     for id in ("a", "b"):
-        two.open(id, embedding("w1"))
-        events: list[Event] = []
-        while not events:
-            events += two.pipeline.step().events
-        assert {event.id for event in events} == {id}
+        two.open(id, embedding(words(20)))
+        assert {event.id for event in two.pipeline.step().events} == {id}
     assert two.pipeline.busy
     assert two.pipeline.stats().running == 1
     gate.set()
@@ -320,8 +316,9 @@ def test_a_batch_that_takes_long_does_not_hold_up_the_other_stream(two: Bench) -
 def test_a_request_that_leaves_while_it_runs_is_not_answered(two: Bench) -> None:
     gate = two.embedder.gates[4 + 77] = threading.Event()
     two.open("gone", embedding("w77"))
+    two.open("first", embedding(words(20)))
+    assert {event.id for event in two.pipeline.step().events} == {"first"}
     two.open("here", embedding("w1"))
-    two.pipeline.step()
     two.pipeline.abort("gone")
     gate.set()
     assert {event.id for event in two.run()} == {"here"}
