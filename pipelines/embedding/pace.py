@@ -7,7 +7,8 @@ import numpy as np
 from models.embedder import Embedder
 from pipelines.embedding.batching import Budget
 
-# Larger steps are no faster on a CPU: the activations of this many tokens still fit its caches. A GPU wants more.
+# Larger steps are no faster on a CPU: the activations of so many tokens, over all steps at once, still fit its caches.
+# A GPU wants more.
 CPU_TOKENS = 1024
 GPU_TOKENS = 16384
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.embedder_config import EmbedderConfig
 from pipelines.base import InvalidRequest, ModelError, StepFailed, Ticket
-from pipelines.embedding.pace import LEAST_SHARED, Pace
+from pipelines.embedding.pace import LEAST_SHARED, Pace, warm_up
 from pipelines.embedding.pipeline import EmbeddingPipeline
 from pipelines.embedding.tokenize import Tokenizer
 from pipelines.messages import (
@@ -40,7 +40,7 @@ class SmallEmbedder:
 
     def __init__(self, config: EmbedderConfig = CONFIG, *, streams: int = 1, multiple: int = 1) -> None:
         self.config = config
-        self.details = {"device": "cpu"}
+        self.details = {"device": "cpu", "dtype": "float32" if streams == 1 else "bfloat16"}
         self.streams = streams
         self.multiple = multiple
         self.gates: dict[int, threading.Event] = {}  # an id -> what a run that has it waits for
@@ -370,6 +370,15 @@ def test_short_steps_follow_the_machines_pace() -> None:
     for _ in range(200):
         pace.observe(1024, 0.001)
     assert pace.budget.shared == 1024
+
+
+@pytest.mark.parametrize(("streams", "tokens", "slack"), [(1, 1024, 8), (2, 512, 0)])
+def test_steps_that_run_at_once_share_what_fits_the_caches(streams: int, tokens: int, slack: int) -> None:
+    embedder: Any = SmallEmbedder(streams=streams, multiple=16)
+    budget = warm_up(embedder, None).budget
+    assert (budget.full, budget.slack) == (tokens, slack)
+    assert embedder.batches == [tokens // 32] * 3
+    assert warm_up(embedder, 64).budget.full == 64
 
 
 @pytest.mark.parametrize(
