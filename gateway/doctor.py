@@ -107,6 +107,7 @@ class TorchProbe(Struct, frozen=True):
     graphs_missing: str | None = None
     int4_cuda: bool | None = None
     onnx_providers: list[str] = []
+    bf16_texts_missing: str | None = None
 
 
 def probe_torch() -> TorchProbe | str:
@@ -163,8 +164,11 @@ def _gpu_paths(found: TorchProbe) -> list[Finding]:
 def _provider(found: TorchProbe) -> str:
     if not found.onnx_providers:
         return "ONNX Runtime is not installed"
-    on_gpu = bool(found.gpus) and "CUDAExecutionProvider" in found.onnx_providers
-    return f"ONNX Runtime on {'CUDA' if on_gpu else 'the CPU'}, attention as its graphs have it"
+    if found.gpus and "CUDAExecutionProvider" in found.onnx_providers:
+        return "ONNX Runtime on CUDA, attention as its graphs have it"
+    if found.bf16_texts_missing is None:
+        return "on the CPU, OpenVINO in bfloat16 for text encoders, ONNX Runtime in float32 for the others"
+    return f"ONNX Runtime on the CPU in float32, not OpenVINO in bfloat16: {found.bf16_texts_missing}"
 
 
 def _build(found: TorchProbe) -> str:

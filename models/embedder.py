@@ -9,10 +9,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from models import openvino, reference_vectors
 from models.embedder_config import EmbedderConfig, read_embedder
 from models.errors import ModelLoadError
 from models.onnx import OnnxSession, SessionOptions, cuda_devices
 from models.onnx_export import ExportOptions, Quantization, cache_entry, exported
+from models.openvino import OpenVinoSession
+from models.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -24,17 +27,17 @@ TEXT, IMAGE = "text.onnx", "image.onnx"
 
 
 class Embedder:
-    """One model on one device. Belongs to one thread."""
+    """One model on one device. `texts` may be called by `streams` threads at once, `images` by one."""
 
-    def __init__(
-        self, config: EmbedderConfig, text: OnnxSession, image: OnnxSession | None, details: dict[str, str]
-    ) -> None:
+    def __init__(self, config: EmbedderConfig, text: Session, image: Session | None, details: dict[str, str]) -> None:
         self.config = config
         self.details = details  # for people
         self._text = text
         self._image = image
         self._output = _vector_output(text)
         self._pooled = len(text.outputs[self._output]) == 2  # False: a foreign graph that ends in token states
+        self.streams = text.streams
+        self.multiple = text.multiple  # texts come padded to a length that is a multiple of it
 
     def texts(self, ids: Ids, mask: Ids, types: Ids | None = None) -> Vectors:
         """[rows, length] -> unit vectors [rows, dimensions]; of a cross-encoder, scores [rows, 1].
@@ -85,10 +88,13 @@ def unit(vectors: Vectors) -> Vectors:
 
 @dataclass(frozen=True, slots=True)
 class EmbedderOptions:
-    """How to load. `quantization` int8: weights in blocks; int8_dynamic: activations too, per batch."""
+    """How to load. `quantization` int8: weights in blocks; int8_dynamic: activations too, per batch.
+
+    `dtype` None: float16 on a GPU; on a CPU bfloat16 for texts where that is fast and holds, else float32.
+    """
 
     device: str = "auto"
-    dtype: Literal["float32", "float16"] | None = None  # None: float32 on a CPU, float16 on a GPU
+    dtype: Literal["float32", "float16", "bfloat16"] | None = None
     quantization: Quantization = "none"
     threads: int = 1
     memory_limit: int | None = None  # bytes of device memory
@@ -103,12 +109,13 @@ def load_embedder(path: Path, options: EmbedderOptions) -> Embedder:
     config = read_embedder(path)
     export = export_options(options, device)
     folder = exported(path, export, threads=options.threads)
-    text = OnnxSession(folder / TEXT, session)
+    coarse = _bfloat16_session(folder, config, options) if device == "cpu" else None
+    text = coarse or OnnxSession(folder / TEXT, session)
     image = OnnxSession(folder / IMAGE, session) if config.image is not None else None
     details = {
         "device": device,
         "provider": text.provider,
-        "dtype": export.dtype,
+        "dtype": "bfloat16" if coarse else export.dtype,
         "quantization": export.quantization,
     }
     return Embedder(config, text, image, details)
@@ -130,10 +137,47 @@ def export_options(options: EmbedderOptions, device: str) -> ExportOptions:
     gpu = device != "cpu"
     if gpu and options.quantization != "none":
         raise ModelLoadError("int8 embedding models run on a CPU; on a GPU leave quantization out")
+    if gpu and options.dtype == "bfloat16":
+        raise ModelLoadError("bfloat16 embedding models run on a CPU; on a GPU use float16 or float32")
+    if options.quantization != "none" and options.dtype == "bfloat16":
+        raise ModelLoadError("an embedding model runs in int8 or in bfloat16: leave quantization or dtype out")
     if not gpu and options.dtype == "float16":
         raise ModelLoadError('float16 embedding models run on a GPU; on a CPU use float32, or quantization = "int8"')
-    dtype = options.dtype or ("float16" if gpu else "float32")
-    return ExportOptions(dtype=dtype, quantization=options.quantization)
+    half = options.dtype == "float16" or (gpu and options.dtype is None)
+    return ExportOptions(dtype="float16" if half else "float32", quantization=options.quantization)
+
+
+def _bfloat16_session(folder: Path, config: EmbedderConfig, options: EmbedderOptions) -> OpenVinoSession | None:
+    """The text graph with products in bfloat16, where that is not ruled out, can be had, and agrees with float32.
+
+    Raises ModelLoadError where it is demanded and can't be had.
+    """
+    if options.quantization != "none" or options.dtype == "float32":
+        return None
+    why_not = _unsuited(config) or openvino.missing()
+    tried = why_not is None
+    if tried:
+        try:
+            session = OpenVinoSession(folder / TEXT, options.threads)
+            why_not = reference_vectors.disagreement(session, reference_vectors.load(folder), config.pad_id)
+        except ModelLoadError as error:
+            why_not = str(error)
+        if why_not is None:
+            return session
+    if options.dtype == "bfloat16":
+        raise ModelLoadError(f"this model can't run in bfloat16: {why_not}")
+    log.log(logging.WARNING if tried else logging.INFO, "texts run in float32, not in bfloat16: %s", why_not)
+    return None
+
+
+def _unsuited(config: EmbedderConfig) -> str | None:
+    """Why a kind of model stays in float32. Scores, and spaces that texts share with images, have not been measured
+    against a checkpoint that people use."""
+    if config.family != "text":
+        return "it is for encoders of texts alone"
+    if config.max_tokens % openvino.MULTIPLE:
+        return f"texts of up to {config.max_tokens} tokens can't be padded to a multiple of {openvino.MULTIPLE}"
+    return None
 
 
 def ready_made(path: Path) -> tuple[Path, Path] | None:
@@ -165,7 +209,7 @@ def _load_ready_made(file: Path, folder: Path, options: EmbedderOptions, session
     return Embedder(config, text, None, details)
 
 
-def _vector_output(session: OnnxSession) -> str:
+def _vector_output(session: Session) -> str:
     """The output that is a vector a row, else the token states. Raises ModelLoadError."""
     outputs: Mapping[str, tuple[object, ...]] = session.outputs
     for rank in (2, 3):

@@ -11,10 +11,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from models.errors import ModelLoadError
+from models.session import Array
 
 log = logging.getLogger(__name__)
-
-Array = NDArray[np.generic]
 
 # Runs between two at which unused memory of the arena is given back: freeing at every run costs what it saves.
 SHRINK_EVERY = 256
@@ -37,6 +36,9 @@ class OnnxSession:
     instead of spinning, and the memory pattern planner is off: it plans for one set of shapes, and these change at
     every run.
     """
+
+    streams = 1
+    multiple = 1
 
     def __init__(self, file: Path, options: SessionOptions) -> None:
         settings = ort.SessionOptions()

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export import Dim
 
+from models import reference_vectors
 from models.embedder_config import EmbedderConfig, read_embedder
 from models.embedding_graphs import build
 from models.errors import ModelLoadError
 from models.onnx import OnnxSession, SessionOptions
 from models.onnx_export import ExportOptions
+from models.reference_vectors import ReferenceBatch
 
 OUTPUT = "vectors"
 OPSET = 23  # the first with an Attention operator: one a layer, in place of products and a softmax
@@ -28,7 +30,10 @@ TOLERANCES = {"float32": (1e-4, 0.99999), "float16": (2e-2, 0.999), "int8": (5e-
 
 
 def build_graphs(path: Path, options: ExportOptions, folder: Path, threads: int) -> None:
-    """Write `text.onnx` and, for two towers, `image.onnx` into `folder`. Raises ModelLoadError."""
+    """Write `text.onnx` and, for two towers, `image.onnx` into `folder`; of a text encoder, vectors to compare with.
+
+    Raises ModelLoadError.
+    """
     torch.set_num_threads(threads)
     config = read_embedder(path)
     dtype = torch.float16 if options.dtype == "float16" else torch.float32
@@ -40,6 +45,8 @@ def build_graphs(path: Path, options: ExportOptions, folder: Path, threads: int)
         if options.quantization != "none":
             quantise(file, options.quantization)
         verify(references[name], config, name, file, options)
+    if config.family == "text":
+        reference_vectors.save(folder, reference_batches(references["text"], config))
 
 
 def export(graph: nn.Module, inputs: Mapping[str, Tensor], file: Path) -> None:
@@ -109,6 +116,16 @@ def verify(reference: nn.Module, config: EmbedderConfig, name: str, file: Path, 
             )
 
 
+def reference_batches(reference: nn.Module, config: EmbedderConfig) -> list[ReferenceBatch]:
+    """torch's float32 vectors of what `verify` runs."""
+    batches: list[ReferenceBatch] = []
+    for inputs in verification_inputs(config, "text"):
+        with torch.no_grad():
+            vectors = reference(**inputs).numpy()
+        batches.append(ReferenceBatch(inputs["input_ids"].numpy(), inputs["attention_mask"].numpy(), vectors))
+    return batches
+
+
 def _least_cosine(left: NDArray[np.float32], right: NDArray[np.float32]) -> float:
     norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
     return float(((left * right).sum(1) / norms).min())
@@ -129,7 +146,7 @@ def verification_inputs(config: EmbedderConfig, name: str) -> Iterator[dict[str,
     if config.fixed_length:
         yield from (text_inputs(config, rows, longest) for rows in (1, 2, 5))
         return
-    for rows, length in ((1, 3), (2, 6), (5, 41), (1, 128), (2, 300)):
+    for rows, length in ((1, 3), (2, 6), (5, 41), (8, 160), (1, 128), (2, 300)):
         yield text_inputs(config, rows, min(length, longest))
     yield text_inputs(config, 1, min(longest, 2048))
 

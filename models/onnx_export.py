@@ -20,7 +20,7 @@ from models.embedder_config import read_embedder
 from models.errors import ModelLoadError
 
 # Of this exporter: raise it whenever the same checkpoint would give another graph.
-VERSION = 2
+VERSION = 3
 
 Quantization = Literal["none", "int8", "int8_dynamic"]
 

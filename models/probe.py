@@ -7,7 +7,7 @@ import msgspec
 import torch
 from msgspec import Struct
 
-from models import graphs, varlen_attention
+from models import graphs, openvino, varlen_attention
 from models.decode_path import BATCHED, VARLEN
 from models.linear import has_int4_kernel, packs_bf16
 from models.native.library import has_matrix_unit, missing
@@ -44,6 +44,7 @@ class Probe(Struct, frozen=True):
     graphs_missing: str | None = None  # why decode steps can't be CUDA graphs
     int4_cuda: bool | None = None
     onnx_providers: list[str] = []  # that this ONNX Runtime was built with
+    bf16_texts_missing: str | None = None  # why text encoders run in float32 on the CPU; None: they don't
 
 
 def probe() -> Probe:
@@ -70,6 +71,7 @@ def probe() -> Probe:
         native_missing=missing(),
         native_matrix=has_matrix_unit(),
         onnx_providers=_onnx_providers(),
+        bf16_texts_missing=openvino.missing(),
         **on_gpu,
     )
 

@@ -29,9 +29,10 @@ PLACES = {
     "torch": {"pipelines", "models"},
     "transformers": {"pipelines", "models"},
     "diffusers": {"pipelines", "models"},
+    "openvino": {"models"},
 }
 # The process that serves HTTP never loads these, not even by way of something else.
-NEVER_IN_THE_GATEWAY = ("torch", "transformers", "diffusers", "onnxruntime", "ctranslate2")
+NEVER_IN_THE_GATEWAY = ("torch", "transformers", "diffusers", "onnxruntime", "openvino", "ctranslate2")
 
 
 def imports(text: str) -> Iterator[tuple[int, str]]:

@@ -39,7 +39,7 @@ class Input:
     owner: "Request"
     index: int  # among the request's inputs
     tower: Tower
-    size: int  # tokens, or what an image counts as
+    size: int  # tokens, rounded up to what the encoder takes; or what an image counts as
     content: object  # what the tower reads
     prompt_tokens: int
     place: int = 0  # among the request's inputs, longest first
@@ -248,7 +248,7 @@ class BatchQueue:
         for each in head.owner.inputs[head.place :]:
             if each.taken or each.tower != head.tower:
                 continue
-            if batch and (len(batch) + 1) * head.size > self.budget.full:
+            if head.size - each.size > self.budget.slack or (batch and (len(batch) + 1) * head.size > self.budget.full):
                 break
             each.taken = True
             batch.append(each)

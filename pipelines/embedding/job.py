@@ -25,7 +25,7 @@ class Job(Request):
     def take(self, indices: Sequence[int], rows: Rows, began: float, now: float) -> list[Event]:
         """Results of some inputs, of a step from `began` to `now`; the last ones end the request."""
         id = self.ticket.id
-        self.started = self.started or began
+        self.started = min(self.started or began, began)  # steps may overlap
         self.left -= len(indices)
         broken = np.flatnonzero(~np.isfinite(rows).all(axis=1))
         if broken.size:

@@ -46,7 +46,7 @@ def embedder_options(spec: ModelSpec) -> EmbedderOptions:
     match spec.dtype:
         case None:
             return options
-        case "float32" | "float16":
+        case "bfloat16" | "float32" | "float16":
             return replace(options, dtype=spec.dtype)
         case other:
-            raise ModelLoadError(f"embedding models run in float32 or, on a GPU, float16; not in {other}")
+            raise ModelLoadError(f"embedding models run in bfloat16, float32 or, on a GPU, float16; not in {other}")

@@ -17,6 +17,7 @@ from pipelines.embedding.batching import BatchQueue, Input
 from pipelines.embedding.job import Job
 from pipelines.embedding.pace import Pace, warm_up
 from pipelines.embedding.prepare import Preparer
+from pipelines.embedding.runs import Run, Runs
 from pipelines.embedding.tokenize import Tokenizer, Tokens
 from pipelines.messages import EmbeddingRequest, Event, ModelSpec, Ready, Request, Stats, StepReport, StringPrompt
 
@@ -42,11 +43,11 @@ class Totals:
 class EmbeddingPipeline:
     def __init__(self, embedder: Embedder, tokenizer: Tokenizer, pace: Pace, max_wait: float = 0.0) -> None:
         self._embedder = embedder
-        self._pad_id = embedder.config.pad_id
-        self._preparer = Preparer(tokenizer, embedder.config)
+        self._preparer = Preparer(tokenizer, embedder.config, embedder.multiple)
         self._max_wait = max_wait  # seconds
         self._pace = pace
         self._queue = BatchQueue(pace.budget)
+        self._runs = Runs(self._run, embedder.streams)
         self._jobs: dict[str, Job] = {}
         self._totals = Totals()
 
@@ -94,34 +95,24 @@ class EmbeddingPipeline:
 
     @property
     def busy(self) -> bool:
-        return bool(self._queue)
+        return bool(self._queue) or bool(self._runs)
 
     def step(self, only: str | None = None) -> StepResult:
-        began = monotonic()
-        if only is None and self._waits_for_company(began):
+        """Batches start wherever there is room for one; the step ends with the first to end."""
+        if only is not None:
+            batch = self._queue.take(monotonic(), only)
+            return self._result(self._runs.run(batch)) if batch else StepResult()
+        while self._queue and self._runs.room and not self._waits_for_company():
+            batch = self._queue.take(monotonic())
+            self._runs.start(batch, alone=not self._queue)
+        if not self._runs:
             time.sleep(POLL_S)
             return StepResult()
-        batch = self._queue.take(began, only)
-        if not batch:
-            return StepResult()
-        try:
-            rows = self._run(batch)
-        except Exception as error:
-            self._queue.put_back(batch)
-            raise StepFailed(dict.fromkeys(each.ticket.id for each in batch), error) from error
-        now = monotonic()
-        tokens = sum(each.content.count if isinstance(each.content, Tokens) else each.size for each in batch)
-        padded = len(batch) * max(each.size for each in batch)
-        self._totals.inputs += len(batch)
-        self._totals.tokens += tokens
-        self._totals.padded += padded
-        self._pace.observe(padded, now - began)
-        self._queue.budget = self._pace.budget
-        return StepResult(self._sorted(batch, rows, began, now), StepReport("encode", len(batch), tokens, now - began))
+        return self._result(self._runs.ended())
 
     def stats(self) -> Stats:
         return Stats(
-            running=0,  # between two steps nothing is in one
+            running=self._runs.inputs,
             waiting=self._queue.inputs_waiting,
             counters={
                 "embedding_inputs": self._totals.inputs,
@@ -131,36 +122,59 @@ class EmbeddingPipeline:
             },
         )
 
-    def _waits_for_company(self, now: float) -> bool:
+    def _waits_for_company(self) -> bool:
         """Whether a step that would not be full should wait for more inputs."""
         if self._max_wait == 0 or self._queue.tokens_waiting >= self._queue.budget.full:
             return False
         oldest = self._queue.oldest()
-        return oldest is not None and now < oldest + self._max_wait
+        return oldest is not None and monotonic() < oldest + self._max_wait
 
     def _run(self, batch: Sequence[Input]) -> Rows:
         contents = [each.content for each in batch]
         if batch[0].tower == "image":
             return self._embedder.images(np.stack([each for each in contents if isinstance(each, np.ndarray)]))
-        return self._embedder.texts(*padded([each for each in contents if isinstance(each, Tokens)], self._pad_id))
+        return run_texts(self._embedder, [each for each in contents if isinstance(each, Tokens)])
 
-    def _sorted(self, batch: Sequence[Input], rows: Rows, began: float, now: float) -> list[Event]:
+    def _result(self, run: Run) -> StepResult:
+        """Raises StepFailed."""
+        batch, outcome = run.batch, run.outcome
+        if isinstance(outcome, Exception):
+            self._queue.put_back(batch)
+            raise StepFailed(dict.fromkeys(each.ticket.id for each in batch), outcome) from outcome
+        tokens = sum(each.content.count if isinstance(each.content, Tokens) else each.size for each in batch)
+        padded = len(batch) * max(each.size for each in batch)
+        self._totals.inputs += len(batch)
+        self._totals.tokens += tokens
+        self._totals.padded += padded
+        seconds = run.ended - run.began
+        self._pace.observe(padded, seconds)
+        self._queue.budget = self._pace.budget
+        return StepResult(self._sorted(run, outcome), StepReport("encode", len(batch), tokens, seconds))
+
+    def _sorted(self, run: Run, rows: Rows) -> list[Event]:
         """The rows of a batch, to the requests that they belong to."""
         members: dict[str, list[int]] = {}
-        for row, each in enumerate(batch):
+        for row, each in enumerate(run.batch):
             members.setdefault(each.ticket.id, []).append(row)
         events: list[Event] = []
         for id, places in members.items():
-            job = self._jobs[id]
-            events += job.take([batch[row].index for row in places], rows[places], began, now)
+            job = self._jobs.get(id)
+            if job is None:  # it has left, or failed, while this ran
+                continue
+            events += job.take([run.batch[row].index for row in places], rows[places], run.began, run.ended)
             if job.left == 0:
                 self.abort(id)
         return events
 
 
-def padded(texts: Sequence[Tokens], pad_id: int) -> tuple[Ids, Ids, Ids | None]:
-    """Ids, mask and types [rows, longest]; types are None where no text has any."""
-    shape = len(texts), max(len(text.ids) for text in texts)
+def run_texts(embedder: Embedder, texts: Sequence[Tokens]) -> Rows:
+    return embedder.texts(*padded(texts, embedder.config.pad_id, embedder.multiple))
+
+
+def padded(texts: Sequence[Tokens], pad_id: int, multiple: int) -> tuple[Ids, Ids, Ids | None]:
+    """Ids, mask and types [rows, longest], which is rounded up to a multiple; types are None where no text has any."""
+    longest = max(len(text.ids) for text in texts)
+    shape = len(texts), longest + -longest % multiple
     ids: NDArray[np.int64] = np.full(shape, pad_id, np.int64)
     mask = np.zeros(shape, np.int64)
     types = None if texts[0].types is None else np.zeros(shape, np.int64)

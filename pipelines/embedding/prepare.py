@@ -25,9 +25,11 @@ from pipelines.messages import (
 class Preparer:
     """Shared by the threads of the pool."""
 
-    def __init__(self, tokenizer: Tokenizer, config: EmbedderConfig) -> None:
+    def __init__(self, tokenizer: Tokenizer, config: EmbedderConfig, multiple: int) -> None:
+        """`multiple`: of what the length of a text is rounded up to."""
         self._tokenizer = tokenizer
         self._config = config
+        self._multiple = multiple
 
     def prepare(self, ticket: Ticket, request: Request) -> Job:
         """Raises InvalidRequest."""
@@ -66,9 +68,9 @@ class Preparer:
                     raise InvalidRequest(f"{param!r} is an image, but this model embeds text alone", param)
                 return Input(job, index, "image", image.tokens, load_pixels(data, image, param), 0)
             case TokenPrompt(ids=ids):
-                return _text(job, index, self._tokenizer.ids(ids, truncate, param))
+                return self._text(job, index, self._tokenizer.ids(ids, truncate, param))
             case Tokens():
-                return _text(job, index, given)
+                return self._text(job, index, given)
             case StringPrompt():
                 raise AssertionError("strings are tokenised together")
 
@@ -81,9 +83,9 @@ class Preparer:
         else:
             tokens = tokenizer.pairs(request.query, request.documents, request.truncate, limit)
         job = Job(ticket, cosine=cosine, rows=np.zeros((len(tokens), self._config.dimensions), np.float32))
-        job.inputs = [_text(job, index, each) for index, each in enumerate(tokens)]
+        job.inputs = [self._text(job, index, each) for index, each in enumerate(tokens)]
         return job
 
-
-def _text(job: Job, index: int, tokens: Tokens) -> Input:
-    return Input(job, index, "text", len(tokens.ids), tokens, tokens.count)
+    def _text(self, job: Job, index: int, tokens: Tokens) -> Input:
+        length = len(tokens.ids)
+        return Input(job, index, "text", length + -length % self._multiple, tokens, tokens.count)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from time import perf_counter
 
+from models import openvino
 from tests.benchmarks import client, embedding_environment
 from tests.benchmarks.embedding_texts import MODEL, PATH, Texts, folder, server
 from tests.benchmarks.figures import Figure, at_least, ratio
@@ -39,9 +40,10 @@ def compare(bench: Bench) -> Iterator[Figure]:
             service.stop()
     rivals = [name for name in others if name != TORCH]
     best = [max(values) for values in zip(*(found[name] for name in rivals), strict=True)]
+    precision = "float32 too" if openvino.missing() else "products in bfloat16"
     definition = (
-        f"texts a second over {number} texts of 1 to 200 words (median 22), float32, {bench.threads} threads; ours "
-        "over HTTP in base64, the others' encode() of all at once, in their process"
+        f"texts a second over {number} texts of 1 to 200 words (median 22), {bench.threads} threads; ours over HTTP in "
+        f"base64, {precision}; the others' encode() of all at once, in their process, float32 as they come"
     )
     for name in (ONE, MANY):
         yield ratio(f"{name} ÷ {TORCH}", definition, found[name], found[TORCH], at_least(2.0, 1.6))

@@ -89,7 +89,11 @@ def test_a_gpu_is_told_with_what_was_tried_on_it() -> None:
 
 def test_embeddings_run_on_the_cpu_where_there_is_no_gpu() -> None:
     built = msgspec.structs.replace(CPU, onnx_providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
-    assert "on the CPU" in by_area(torch_build(lambda: built))["embedding runtime"].text
+    assert "OpenVINO in bfloat16 for text" in by_area(torch_build(lambda: built))["embedding runtime"].text
+    plain = msgspec.structs.replace(built, bf16_texts_missing="no AMX")
+    assert by_area(torch_build(lambda: plain))["embedding runtime"].text.endswith(
+        "float32, not OpenVINO in bfloat16: no AMX"
+    )
     assert "not installed" in by_area(torch_build(lambda: CPU))["embedding runtime"].text
 
 

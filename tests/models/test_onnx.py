@@ -129,6 +129,13 @@ def test_what_a_device_can_run() -> None:
     assert export_options(EmbedderOptions(), "cpu") == ExportOptions()
     assert export_options(EmbedderOptions(), "cuda") == ExportOptions(dtype="float16")
     assert export_options(EmbedderOptions(dtype="float32"), "cuda:1").dtype == "float32"
+    assert (
+        export_options(EmbedderOptions(dtype="bfloat16"), "cpu") == ExportOptions()
+    )  # the products are, not the graph
+    with pytest.raises(ModelLoadError, match="run on a CPU"):
+        export_options(EmbedderOptions(dtype="bfloat16"), "cuda")
+    with pytest.raises(ModelLoadError, match="int8 or in bfloat16"):
+        export_options(EmbedderOptions(dtype="bfloat16", quantization="int8"), "cpu")
     with pytest.raises(ModelLoadError, match="run on a CPU"):
         export_options(EmbedderOptions(quantization="int8"), "cuda")
     with pytest.raises(ModelLoadError, match="run on a GPU"):

@@ -71,7 +71,7 @@ def test_two_that_start_at_once_share_one_export_that_equals_torch(folder: Path)
     assert [path.name for path in entry.parent.iterdir() if path.is_dir()] == [entry.name]
 
     ids, mask = texts(200)
-    embedder = load_embedder(folder, EmbedderOptions(device="cpu"))
+    embedder = load_embedder(folder, EmbedderOptions(device="cpu", dtype="float32"))
     found = embedder.texts(ids.numpy(), mask.numpy())
     model = transformers.BertModel.from_pretrained(folder).eval()
     with torch.no_grad():

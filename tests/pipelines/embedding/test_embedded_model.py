@@ -11,11 +11,12 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
+from models import openvino
 from models.device import available_cpus
 from models.embedder import Embedder, EmbedderOptions, load_embedder
 from models.embedding_graphs import pooled
 from models.source import resolve
-from pipelines.embedding.pipeline import padded
+from pipelines.embedding.pipeline import padded, run_texts
 from pipelines.embedding.tokenize import Tokenizer, Tokens
 
 pytestmark = [
@@ -45,9 +46,18 @@ def folder() -> Path:
     return resolve("embedded:all-minilm-l6-v2")
 
 
-@pytest.fixture(scope="module")
-def embedder(folder: Path) -> Embedder:
-    return load_embedder(folder, EmbedderOptions(device="cpu", threads=available_cpus()))
+BFLOAT16 = pytest.param(
+    "bfloat16",
+    marks=[
+        pytest.mark.requires_amx,
+        pytest.mark.skipif(openvino.missing() is not None, reason=f"no bfloat16: {openvino.missing()}"),
+    ],
+)
+
+
+@pytest.fixture(scope="module", params=["float32", BFLOAT16])
+def embedder(folder: Path, request: pytest.FixtureRequest) -> Embedder:
+    return load_embedder(folder, EmbedderOptions(device="cpu", threads=available_cpus(), dtype=request.param))
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +75,6 @@ def tokens(folder: Path, embedder: Embedder, texts: list[str]) -> list[Tokens]:
     return Tokenizer(folder, embedder.config).texts(texts, "end", [f"input[{i}]" for i in range(len(texts))])
 
 
-def run(embedder: Embedder, tokens: list[Tokens]) -> Rows:
-    return embedder.texts(*padded(tokens, embedder.config.pad_id))
-
-
 def batches(order: list[int], size: int) -> Iterator[list[int]]:
     for start in range(0, len(order), size):
         yield order[start : start + size]
@@ -77,7 +83,7 @@ def batches(order: list[int], size: int) -> Iterator[list[int]]:
 def in_batches(embedder: Embedder, tokens: list[Tokens], order: list[int], size: int) -> Rows:
     found = np.zeros((len(tokens), embedder.config.dimensions), np.float32)
     for batch in batches(order, size):
-        found[batch] = run(embedder, [tokens[index] for index in batch])
+        found[batch] = run_texts(embedder, [tokens[index] for index in batch])
     return found
 
 
@@ -86,11 +92,12 @@ def sorted_rows(embedder: Embedder, tokens: list[Tokens]) -> Rows:
     return in_batches(embedder, tokens, sorted(range(TEXTS), key=lambda index: len(tokens[index].ids)), 16)
 
 
-def test_vectors_equal_those_of_the_reference(folder: Path, texts: list[str], sorted_rows: Rows) -> None:
+@pytest.fixture(scope="module")
+def reference_rows(folder: Path, texts: list[str]) -> Rows:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModel.from_pretrained(folder).eval()
     order = sorted(range(TEXTS), key=lambda index: len(texts[index]))
-    wanted = np.zeros_like(sorted_rows)
+    wanted = np.zeros((TEXTS, model.config.hidden_size), np.float32)
     for batch in batches(order, 32):
         encoded = tokenizer(
             [texts[i] for i in batch], padding=True, truncation=True, max_length=256, return_tensors="pt"
@@ -99,8 +106,13 @@ def test_vectors_equal_those_of_the_reference(folder: Path, texts: list[str], so
             states = model(**encoded).last_hidden_state
         vectors = torch.nn.functional.normalize(pooled(states, encoded["attention_mask"], "mean"), dim=-1)
         wanted[batch] = vectors.numpy()
-    assert (sorted_rows * wanted).sum(1).min() >= 0.9999
-    assert np.abs(sorted_rows - wanted).max() <= 1e-5
+    return wanted
+
+
+def test_vectors_equal_those_of_the_reference(embedder: Embedder, sorted_rows: Rows, reference_rows: Rows) -> None:
+    assert (sorted_rows * reference_rows).sum(1).min() >= 0.9999
+    if embedder.details["dtype"] == "float32":
+        assert np.abs(sorted_rows - reference_rows).max() <= 1e-5
     np.testing.assert_allclose(np.linalg.norm(sorted_rows, axis=1), 1, rtol=1e-6)
 
 
@@ -112,10 +124,29 @@ def test_a_vector_does_not_depend_on_its_neighbours(
     some = order[:96]
     mixed = np.zeros_like(sorted_rows)
     for batch in batches(some, 6):  # of any lengths
-        mixed[batch] = run(embedder, [tokens[index] for index in batch])
-    assert np.abs(mixed[some] - sorted_rows[some]).max() <= 1e-5
-    alone = np.concatenate([run(embedder, [tokens[index]]) for index in some])
-    assert np.abs(alone - sorted_rows[some]).max() <= 1e-5
+        mixed[batch] = run_texts(embedder, [tokens[index] for index in batch])
+    tolerance = 1e-5 if embedder.details["dtype"] == "float32" else 0
+    assert np.abs(mixed[some] - sorted_rows[some]).max() <= tolerance
+    alone = np.concatenate([run_texts(embedder, [tokens[index]]) for index in some])
+    assert np.abs(alone - sorted_rows[some]).max() <= tolerance
+
+
+@pytest.mark.parametrize("embedder", [BFLOAT16], indirect=True)
+def test_in_bfloat16_a_vector_is_the_same_to_the_last_bit(embedder: Embedder, tokens: list[Tokens]) -> None:
+    """Whatever the rows beside it, and however far a batch is padded beyond the multiple that it needs."""
+    generator = random.Random(6)
+    config = embedder.config
+    alone = [run_texts(embedder, [each])[0] for each in tokens[:200]]
+    for rows in (1, 2, 3, 7, 16, 31, 33):
+        for multiple in (16, 32, 64, 256):
+            batch = generator.sample(range(200), rows)
+            found = embedder.texts(*padded([tokens[index] for index in batch], config.pad_id, multiple))
+            np.testing.assert_array_equal(found, np.stack([alone[index] for index in batch]))
+
+
+def test_what_is_served_where_nothing_is_asked_for(folder: Path) -> None:
+    details = load_embedder(folder, EmbedderOptions(device="cpu", threads=available_cpus())).details
+    assert details["dtype"] == ("float32" if openvino.missing() else "bfloat16")
 
 
 def test_the_texts_are_of_mixed_length(tokens: list[Tokens]) -> None:

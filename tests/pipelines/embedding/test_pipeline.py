@@ -1,5 +1,6 @@
 """The pipeline over a small encoder of our own, spoken to as the engine does."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.embedder_config import EmbedderConfig
 from pipelines.base import InvalidRequest, ModelError, StepFailed, Ticket
-from pipelines.embedding.pace import LEAST_SHARED, Pace
+from pipelines.embedding.pace import LEAST_SHARED, Pace, warm_up
 from pipelines.embedding.pipeline import EmbeddingPipeline
 from pipelines.embedding.tokenize import Tokenizer
 from pipelines.messages import (
@@ -37,9 +38,12 @@ CONFIG = EmbedderConfig(family="text", dimensions=4, max_tokens=64, vocab_size=2
 class SmallEmbedder:
     """A vector says which ids it was made of; a cross-encoder scores the mean id. See `models.embedder.Embedder`."""
 
-    def __init__(self, config: EmbedderConfig = CONFIG) -> None:
+    def __init__(self, config: EmbedderConfig = CONFIG, *, streams: int = 1, multiple: int = 1) -> None:
         self.config = config
-        self.details = {"device": "cpu"}
+        self.details = {"device": "cpu", "dtype": "float32" if streams == 1 else "bfloat16"}
+        self.streams = streams
+        self.multiple = multiple
+        self.gates: dict[int, threading.Event] = {}  # an id -> what a run that has it waits for
         self.batches: list[int] = []
         self.poison: int | None = None  # an id that makes a run fail
         self.infinite: int | None = None  # an id whose vector is not finite
@@ -48,6 +52,10 @@ class SmallEmbedder:
         self, ids: NDArray[np.int64], mask: NDArray[np.int64], types: NDArray[np.int64] | None = None
     ) -> NDArray[np.float32]:
         self.batches.append(len(ids))
+        assert ids.shape[1] % self.multiple == 0
+        for id, gate in self.gates.items():
+            if (ids == id).any():
+                assert gate.wait(10)
         if self.poison is not None and (ids == self.poison).any():
             raise MemoryError("the batch was too large")
         total = (ids * mask).sum(1).astype(np.float32)
@@ -61,12 +69,22 @@ class SmallEmbedder:
 
 
 class Bench:
-    def __init__(self, folder: Path, config: EmbedderConfig = CONFIG, *, tokens: int = 40, max_wait: float = 0.0):
+    def __init__(
+        self,
+        folder: Path,
+        config: EmbedderConfig = CONFIG,
+        *,
+        tokens: int = 40,
+        slack: int = 8,
+        max_wait: float = 0.0,
+        streams: int = 1,
+        multiple: int = 1,
+    ) -> None:
         tokenizer = word_tokenizer(start="[CLS]", end="[SEP]")
         tokenizer.save(str(folder / "tokenizer.json"))
-        self.embedder = SmallEmbedder(config)
+        self.embedder = SmallEmbedder(config, streams=streams, multiple=multiple)
         embedder: Any = self.embedder
-        self.pipeline = EmbeddingPipeline(embedder, Tokenizer(folder, config), Pace(tokens, 8, 1e9), max_wait)
+        self.pipeline = EmbeddingPipeline(embedder, Tokenizer(folder, config), Pace(tokens, slack, 1e9), max_wait)
 
     def open(self, id: str, request: Any, received: float = 0.0) -> None:
         works = self.pipeline.prepare(Ticket(id, "interactive", received), request)
@@ -266,6 +284,65 @@ def test_a_step_waits_for_company_only_where_it_is_told_to(tmp_path: Path, monke
     assert bench.pipeline.step().events
 
 
+@pytest.fixture
+def two(tmp_path: Path) -> Bench:
+    """With two streams, and texts padded to multiples of 16, of which a batch has one."""
+    return Bench(tmp_path, tokens=128, slack=0, streams=2, multiple=16)
+
+
+def test_a_batch_is_of_one_padded_length(two: Bench) -> None:
+    two.open("a", embedding(*[words(count) for count in (3, 14, 15, 20, 30, 31)]))  # and 2 special tokens
+    found = rows(two.run(), "a")
+    assert sorted(two.embedder.batches) == [1, 2, 3]
+    assert sorted(found) == list(range(6))
+    counters = two.pipeline.stats().counters
+    assert counters["embedding_padded_tokens"] == 2 * 16 + 3 * 32 + 48
+    assert counters["embedding_tokens"] == 113 + 6 * 2
+
+
+def test_a_batch_that_takes_long_does_not_hold_up_the_other_stream(two: Bench) -> None:
+    gate = two.embedder.gates[4 + 77] = threading.Event()
+    two.open("long", embedding("w77"))
+    for id in ("a", "b"):
+        two.open(id, embedding(words(20)))
+        assert {event.id for event in two.pipeline.step().events} == {id}
+    assert two.pipeline.busy
+    assert two.pipeline.stats().running == 1
+    gate.set()
+    assert {event.id for event in two.run()} == {"long"}
+    assert not two.pipeline.busy
+
+
+def test_a_request_that_leaves_while_it_runs_is_not_answered(two: Bench) -> None:
+    gate = two.embedder.gates[4 + 77] = threading.Event()
+    two.open("gone", embedding("w77"))
+    two.open("first", embedding(words(20)))
+    assert {event.id for event in two.pipeline.step().events} == {"first"}
+    two.open("here", embedding("w1"))
+    two.pipeline.abort("gone")
+    gate.set()
+    assert {event.id for event in two.run()} == {"here"}
+
+
+def test_a_batch_that_fails_beside_another_fails_alone(two: Bench) -> None:
+    two.embedder.poison = 4 + 77
+    two.open("bad", embedding("w77"))
+    two.open("good", embedding(words(20)))
+    events: list[Event] = []
+    failures = []
+    while two.pipeline.busy and not failures:
+        try:
+            events += two.pipeline.step().events
+        except StepFailed as failure:
+            failures.append(failure)
+    assert [failure.request_ids for failure in failures] == [("bad",)]
+    with pytest.raises(StepFailed):
+        two.pipeline.step(only="bad")
+    two.pipeline.abort("bad")
+    events += two.run()
+    assert isinstance(last(events, "good"), Done)
+
+
 def test_what_is_counted(bench: Bench) -> None:
     bench.open("a", embedding(words(6), words(3), truncate="end"))
     bench.open("b", embedding(words(100), truncate="end"))
@@ -295,11 +372,21 @@ def test_short_steps_follow_the_machines_pace() -> None:
     assert pace.budget.shared == 1024
 
 
+@pytest.mark.parametrize(("streams", "tokens", "slack"), [(1, 1024, 8), (2, 512, 0)])
+def test_steps_that_run_at_once_share_what_fits_the_caches(streams: int, tokens: int, slack: int) -> None:
+    embedder: Any = SmallEmbedder(streams=streams, multiple=16)
+    budget = warm_up(embedder, None).budget
+    assert (budget.full, budget.slack) == (tokens, slack)
+    assert embedder.batches == [tokens // 32] * 3
+    assert warm_up(embedder, 64).budget.full == 64
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
         ({"quantization": "int4"}, "int8"),
-        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "bfloat16", "quantization": "int8"}, "leave quantization or dtype out"),
+        ({"dtype": "int8"}, "not in int8"),
         ({"dtype": "float16"}, "GPU"),
         ({"embedding": EmbeddingOptions(dynamic_int8=True)}, "quantization"),
         ({"source": "/nowhere"}, "/nowhere"),
