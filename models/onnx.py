@@ -1,6 +1,5 @@
 """An ONNX Runtime session: providers, threads, memory, and runs of numpy arrays. Free of torch."""
 
-import ctypes
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from models.device import cuda_driver_devices
 from models.errors import ModelLoadError
 from models.session import Array
 
@@ -137,13 +137,4 @@ def _providers(options: SessionOptions) -> list[str | tuple[str, dict[str, str]]
 
 def cuda_devices() -> int:
     """How many GPUs the driver shows; 0 without a driver, or with a runtime that was built without CUDA."""
-    if "CUDAExecutionProvider" not in ort.get_available_providers():
-        return 0
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
+    return cuda_driver_devices() if "CUDAExecutionProvider" in ort.get_available_providers() else 0
