@@ -15,7 +15,8 @@ MIN_BODY_RATE = 1024  # bytes a second; a body that comes this fast may take as 
 class Corked:
     """A transport that writes once a turn of the event loop: the head of a response and its body leave together.
 
-    A write is a system call, and wakes the client. Whatever else is asked of it goes to the transport itself.
+    A write is a system call, and wakes the client. `flush` is for what nothing will follow. Whatever else is asked of
+    it goes to the transport itself.
     """
 
     def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
@@ -25,14 +26,14 @@ class Corked:
 
     def write(self, data: bytes) -> None:
         if not self._pending:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._pending.append(data)
 
     def close(self) -> None:
-        self._flush()
+        self.flush()
         self._transport.close()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         pending = self._pending
         if pending:
             self._pending = []
@@ -54,13 +55,15 @@ class BoundedProtocol(HttpToolsProtocol):
     header_timeout_s: float = 10.0
     body_timeout_s: float = 60.0
 
+    _corked: Corked
     _awaits: Literal["head", "body"] | None = None
     _timer: TimerHandle | None = None
     _timed: Literal["head", "body"] | None = None  # what the timer is for
     _received = 0  # bytes, since the timer was set
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        super().connection_made(cast(Transport, Corked(transport, self.loop)))
+        self._corked = Corked(transport, self.loop)
+        super().connection_made(cast(Transport, self._corked))
         self._awaits = "head"
         self._set_timer()
 
@@ -91,6 +94,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._awaits = None
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._corked.flush()  # what is left to do for a request is done while its client reads
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(ApiError(400, msg))
