@@ -76,6 +76,7 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
             "spool": Provide(lambda: spool, sync_to_thread=False),
             "principal": Provide(_principal, sync_to_thread=False),
         },
+        state=State({"dispatcher": dispatcher}),
         lifespan=[lifespan],
         exception_handlers=exception_handlers(),
         openapi_config=openapi_config(),
