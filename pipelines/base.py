@@ -64,9 +64,9 @@ class StepResult:
 class Pipeline(Protocol[W]):
     """One model's step loop.
 
-    `prepare` and `feed` run on pool threads and on the reader's, concurrently; `admit`, `abort`, `step`, `busy` and
-    `stats` on the engine thread, which alone touches the model. All work of one request is admitted together, then ends
-    with one `Done` or `Failed` among the events of a step (the runtime itself answers an abort and a deadline that
+    `prepare` and `feed` run on pool threads and on the one that listens, concurrently; `admit`, `abort`, `step`, `busy`
+    and `stats` on the engine thread, which alone touches the model. All work of one request is admitted together, then
+    ends with one `Done` or `Failed` among the events of a step (the runtime itself answers an abort and a deadline that
     passes).
     """
 
@@ -80,7 +80,7 @@ class Pipeline(Protocol[W]):
         ...
 
     def brief(self, request: Request) -> bool:
-        """Whether preparing it takes about as long as waking another thread for it: then the reader does it itself."""
+        """Whether preparing it takes about as long as waking another thread: then the one that listens does it."""
         ...
 
     def feed(self, ticket: Ticket, data: bytes) -> list[W]:
