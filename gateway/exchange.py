@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from time import monotonic
+
+from msgspec import Struct
 
 from gateway import errors
 from gateway.admission import Lease, Overloaded, QueueDeadline, Unavailable
@@ -17,8 +18,7 @@ from pipelines.audio.messages import Media
 from pipelines.messages import Accepted, ChoiceDone, Done, Event, Failed, Priority, Request
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A valid request, ready to be run."""
 
     id: str

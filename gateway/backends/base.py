@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from msgspec import Struct
 
 from metrics.timeline import Timeline
 from pipelines.messages import ErrorCode, Event, Priority, Ready, Request
@@ -19,8 +20,7 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One request as a backend sees it."""
 
     id: str
