@@ -17,7 +17,7 @@ _decoder = msgspec.json.Decoder(ChatRequest)
 class ChatController(Controller):
     tags = ("text",)
 
-    @post("/v1/chat/completions", status_code=200, summary="Chat, streamed or not")
+    @post("/v1/chat/completions", status_code=200, summary="Chat, streamed or not", direct=True)
     async def create(self, request: HttpRequest) -> Reply:
         raw = await json_body(request)
         body = decode_texts(raw, _decoder)
