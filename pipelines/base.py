@@ -1,8 +1,9 @@
 """What every modality implements: a step loop that is batched continuously at its own natural step."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from pipelines.messages import ErrorCode, Event, ModelSpec, Priority, Ready, Request, Stats, StepReport
 
@@ -30,8 +31,7 @@ class StepFailed(Exception):
         self.cause = cause
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(Struct, frozen=True):
     """Who a request is and when it came. `received` is on this process's monotonic clock."""
 
     id: str
@@ -55,8 +55,7 @@ class Work(Protocol):
 W = TypeVar("W", bound=Work)
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(Struct, frozen=True):
     events: Sequence[Event] = ()
     report: StepReport | None = None
 

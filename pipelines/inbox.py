@@ -3,10 +3,12 @@
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic
+
+from msgspec import Struct
 
 from pipelines.base import Ticket, W
 from pipelines.messages import Abort, Drain, ErrorCode, Request
@@ -52,8 +54,7 @@ class OpenRequest:
 OpenRequests = dict[str, OpenRequest]
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared(Generic[W]):
+class Prepared(Struct, Generic[W], frozen=True):
     """Work of a request, ready for `admit`. `opening`: it comes from the request itself, not from a later chunk."""
 
     request: OpenRequest
@@ -61,8 +62,7 @@ class Prepared(Generic[W]):
     opening: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """A request, or a chunk of its stream, that can't be served."""
 
     request: OpenRequest
@@ -97,14 +97,13 @@ class Inbox(Generic[W]):
             commands.append(self._commands.popleft())
         return commands
 
-    @contextmanager
-    def awaited(self) -> Iterator[bool]:
-        """Within it, puts ring. Whether there is nothing yet."""
+    def wait(self) -> bool:
+        """From here until `waited`, puts ring. Whether there is nothing yet."""
         self._awaited = True  # before one looks: a put that is not seen then, rings
-        try:
-            yield not self._commands
-        finally:
-            self._awaited = False
+        return not self._commands
+
+    def waited(self) -> None:
+        self._awaited = False
 
     def fileno(self) -> int:
         """The bell's."""

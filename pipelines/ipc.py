@@ -46,30 +46,38 @@ class FrameReader(Generic[M]):
     def feed(self, data: bytes | memoryview) -> list[M]:
         """The messages that `data` completes. Raises FrameError on an oversized or undecodable frame."""
         buffer = self._buffer
+        if not buffer:  # as nearly always: frames came whole
+            messages, end = self._cut(data)
+            buffer += data[end:]
+            return messages
         buffer += data
         if len(buffer) < self._needed:
             return []
-        messages: list[M] = []
-        start, end = 0, len(buffer)
         with memoryview(buffer) as view:
-            while True:
-                body = start + HEADER
-                if end < body:
-                    self._needed = HEADER
-                    break
-                length = int.from_bytes(view[start:body], "little")
-                if length > MAX_FRAME:
-                    raise FrameError(f"a frame of {length} bytes is over the limit of {MAX_FRAME}")
-                if end < body + length:
-                    self._needed = HEADER + length
-                    break
-                try:
-                    messages.append(self._decode(view[body : body + length]))
-                except msgspec.DecodeError as error:
-                    raise FrameError(f"undecodable frame: {error}") from error
-                start = body + length
-        del buffer[:start]
+            messages, end = self._cut(view)
+        del buffer[:end]
         return messages
+
+    def _cut(self, data: bytes | memoryview) -> tuple[list[M], int]:
+        """(the messages of the whole frames at the front, where they end)"""
+        messages: list[M] = []
+        start, end = 0, len(data)
+        while True:
+            body = start + HEADER
+            if end < body:
+                self._needed = HEADER
+                return messages, start
+            length = int.from_bytes(data[start:body], "little")
+            if length > MAX_FRAME:
+                raise FrameError(f"a frame of {length} bytes is over the limit of {MAX_FRAME}")
+            if end < body + length:
+                self._needed = HEADER + length
+                return messages, start
+            try:
+                messages.append(self._decode(data[body : body + length]))
+            except msgspec.DecodeError as error:
+                raise FrameError(f"undecodable frame: {error}") from error
+            start = body + length
 
 
 def to_worker_reader() -> FrameReader[ToWorker]:

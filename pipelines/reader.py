@@ -93,9 +93,9 @@ class Reader(Generic[W]):
             self._inbox.ring()  # it lets go
             self._turn.acquire()
         try:
-            with self._inbox.awaited() as empty:
-                self._listen(timeout if empty else 0)
+            self._listen(timeout if self._inbox.wait() else 0)
         finally:
+            self._inbox.waited()
             self._turn.release()
 
     def _stand_in(self) -> None:
