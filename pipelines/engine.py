@@ -145,7 +145,6 @@ class Engine(Generic[W]):
         if not self._pipeline.busy:
             return []
         self._changed = True
-        self._clock.announce()
         try:
             return [self._pipeline.step()]
         except StepFailed as failure:

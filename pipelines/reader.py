@@ -31,6 +31,8 @@ class StepClock:
 
     def start(self) -> None:
         self._started = monotonic()
+        if not self._runs.is_set():
+            self._runs.set()
 
     def stop(self) -> None:
         self._started = None
@@ -39,13 +41,8 @@ class StepClock:
         started = self._started
         return 0.0 if started is None else monotonic() - started
 
-    def announce(self) -> None:
-        """A step begins."""
-        if not self._runs.is_set():
-            self._runs.set()
-
     def wait(self) -> None:
-        """Until the engine works: at once if it does, else until it begins a step."""
+        """Until the engine works."""
         if self._started is None:
             self._runs.clear()
             if self._started is None:  # looked at again: it may have begun just before
