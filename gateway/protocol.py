@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, with bounds on what a client may take its time for, and one write where it makes several."""
+"""uvicorn's HTTP protocol, with bounds on what a client may take its time for, and one write where it makes two."""
 
 from asyncio import AbstractEventLoop, TimerHandle, Transport
 from http import HTTPStatus
@@ -8,36 +8,41 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import ApiError, request_timeout
 
+STATUS_LINE = b"HTTP/1.1 "  # what a head begins with
 MAX_HEAD_BYTES = 64 * 1024
 MIN_BODY_RATE = 1024  # bytes a second; a body that comes this fast may take as long as it likes
 
 
 class Corked:
-    """A transport that writes once a turn of the event loop: the head of a response and its body leave together.
+    """A transport that holds the head of a response until its body's first bytes, so that both leave in one write, or
+    until the next turn of the event loop.
 
-    A write is a system call, and wakes the client. `flush` is for what nothing will follow. Whatever else is asked of
-    it goes to the transport itself.
+    A write is a system call, and wakes the client. Whatever else is asked of it goes to the transport itself.
     """
 
     def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
-        self._pending: list[bytes] = []
+        self._head = b""
 
     def write(self, data: bytes) -> None:
-        if not self._pending:
-            self._loop.call_soon(self.flush)
-        self._pending.append(data)
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
+        elif data.startswith(STATUS_LINE):
+            self._head = data
+            self._loop.call_soon(self._flush)
+        else:
+            self._transport.write(data)
 
     def close(self) -> None:
-        self.flush()
+        self._flush()
         self._transport.close()
 
-    def flush(self) -> None:
-        pending = self._pending
-        if pending:
-            self._pending = []
-            self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
+    def _flush(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._transport, name)
@@ -55,15 +60,13 @@ class BoundedProtocol(HttpToolsProtocol):
     header_timeout_s: float = 10.0
     body_timeout_s: float = 60.0
 
-    _corked: Corked
     _awaits: Literal["head", "body"] | None = None
     _timer: TimerHandle | None = None
     _timed: Literal["head", "body"] | None = None  # what the timer is for
     _received = 0  # bytes, since the timer was set
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        self._corked = Corked(transport, self.loop)
-        super().connection_made(cast(Transport, self._corked))
+        super().connection_made(cast(Transport, Corked(transport, self.loop)))
         self._awaits = "head"
         self._set_timer()
 
@@ -94,10 +97,6 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._awaits = None
         super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        self._corked.flush()  # what is left to do for a request is done while its client reads
-        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(ApiError(400, msg))

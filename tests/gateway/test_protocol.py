@@ -1,4 +1,4 @@
-"""What leaves when: writes of one turn of the event loop are one, and a response's last one waits for nothing."""
+"""What leaves when: a head waits for its body, nothing else waits."""
 
 import asyncio
 from typing import cast
@@ -28,30 +28,37 @@ def corked() -> tuple[Written, Corked]:
     return transport, Corked(cast(asyncio.Transport, transport), asyncio.get_running_loop())
 
 
-async def test_writes_of_one_turn_leave_together() -> None:
+HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+
+
+async def test_a_head_leaves_with_the_first_bytes_of_its_body_and_the_rest_at_once() -> None:
     transport, cork = corked()
-    cork.write(b"head ")
-    cork.write(b"body")
+    cork.write(HEAD)
     assert transport.writes == []
-    await asyncio.sleep(0)
-    cork.write(b"next")
-    await asyncio.sleep(0)
-    assert transport.writes == [b"head body", b"next"]
-
-
-async def test_what_is_flushed_leaves_at_once_and_once() -> None:
-    transport, cork = corked()
-    cork.write(b"head ")
     cork.write(b"body")
-    cork.flush()
-    assert transport.writes == [b"head body"]
+    cork.write(b" and more")
+    assert transport.writes == [HEAD + b"body", b" and more"]
     await asyncio.sleep(0)
-    assert transport.writes == [b"head body"]
+    assert len(transport.writes) == 2
+
+
+async def test_a_head_without_a_body_leaves_in_the_next_turn() -> None:
+    transport, cork = corked()
+    cork.write(HEAD)
+    await asyncio.sleep(0)
+    assert transport.writes == [HEAD]
+
+
+async def test_a_body_that_looks_like_a_head_is_lost_nowhere() -> None:
+    transport, cork = corked()
+    for data in (HEAD, HEAD, HEAD, b"end"):
+        cork.write(data)
+    assert b"".join(transport.writes) == HEAD * 3 + b"end"
 
 
 async def test_what_is_closed_has_been_written() -> None:
     transport, cork = corked()
-    cork.write(b"last")
+    cork.write(HEAD)
     cork.close()
-    assert transport.writes == [b"last"]
+    assert transport.writes == [HEAD]
     assert cork.is_closing()
