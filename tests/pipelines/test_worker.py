@@ -132,14 +132,22 @@ def waits(worker: Worker) -> int:
     return sum(psutil.Process(int(thread.name)).num_ctx_switches().voluntary for thread in threads)
 
 
+def settled(worker: Worker) -> int:
+    """The same, once its threads have found their way into the wait."""
+    seen, now = -1, waits(worker)
+    while now != seen:
+        time.sleep(0.3)
+        seen, now = now, waits(worker)
+    return now
+
+
 def test_an_idle_worker_is_not_woken(worker: Worker) -> None:
     worker.open("a", "one")
     worker.until(lambda message: isinstance(message, Stats) and message.running == 0)
     worker.open("b", "one two")
     worker.finish("b")
     worker.until(lambda message: isinstance(message, Stats) and message.running == 0)
-    time.sleep(0.2)  # its threads are on their way into the wait
-    before = waits(worker)
+    before = settled(worker)
     worker.socket.settimeout(1.5)
     try:
         with pytest.raises(TimeoutError):
