@@ -103,7 +103,6 @@ class _Waiter:
 
 
 Pick = Callable[[int], Slots | None]
-Report = Callable[[int, int, int], None]  # (slots, slots used, waiting)
 
 
 class Admission:
@@ -112,11 +111,10 @@ class Admission:
     `pick` says which replica a request of so many units should start on now, if any: the route's choice.
     """
 
-    def __init__(self, replicas: Sequence[Slots], pick: Pick, *, max_queue: int, report: Report | None = None) -> None:
+    def __init__(self, replicas: Sequence[Slots], pick: Pick, *, max_queue: int) -> None:
         self._replicas = tuple(replicas)
         self._pick = pick
         self._max_queue = max_queue
-        self._report = report
         # Ordered sets: the next is the first, and one that leaves is found at once.
         self._queues: dict[Priority, dict[_Waiter, None]] = {"interactive": {}, "batch": {}}
         self._run = 0  # interactive grants since the last batch one, while batch waits
@@ -131,6 +129,10 @@ class Admission:
     @property
     def waiting(self) -> int:
         return len(self._queues["interactive"]) + len(self._queues["batch"])
+
+    def state(self) -> tuple[int, int, int]:
+        """(units that ready replicas take, units that are held, requests that wait)"""
+        return self.total, self.used, self.waiting
 
     async def acquire(self, units: int = 1, priority: Priority = "interactive", deadline: float | None = None) -> Lease:
         """A lease on a ready replica, waiting in the queue where none has room. `deadline` is on the monotonic clock.
@@ -167,7 +169,6 @@ class Admission:
         self.used -= units
         self._hold += 0.1 * (held - self._hold)
         self._serve()
-        self._tell()
 
     async def _wait(self, units: int, priority: Priority, deadline: float | None) -> Lease:
         loop = asyncio.get_running_loop()
@@ -175,7 +176,6 @@ class Admission:
         queue = self._queues[priority]
         queue[waiter] = None
         self._serve()  # what is in front may be a large one of the other priority, with room enough for this one
-        self._tell()
         timer = None
         if deadline is not None:
             timer = loop.call_later(max(0.0, deadline - monotonic()), _expire, waiter)
@@ -191,7 +191,6 @@ class Admission:
             if waiter in queue:
                 del queue[waiter]
                 self._serve()  # it may have been the large one that held up the others
-                self._tell()
 
     def _waiters(self) -> Iterator[_Waiter]:
         for queue in self._queues.values():
@@ -222,7 +221,6 @@ class Admission:
         units = min(units, slots.total)
         slots.used += units
         self.used += units
-        self._tell()
         return Lease(self, slots, units)
 
     def _changed(self) -> None:
@@ -239,15 +237,10 @@ class Admission:
                         waiter.future.set_exception(self._unavailable())
                 queue.clear()
         self._serve()
-        self._tell()
 
     def _unavailable(self) -> Unavailable:
         reason = next((s.backend.reason for s in self._replicas if s.backend.reason), None)
         return Unavailable(self.restart_seconds, reason)
-
-    def _tell(self) -> None:
-        if self._report is not None:
-            self._report(self.total, self.used, self.waiting)
 
 
 def _expire(waiter: _Waiter) -> None:

@@ -21,6 +21,7 @@ from gateway.controllers.images import ImagesController
 from gateway.controllers.metrics import MetricsController
 from gateway.controllers.realtime import RealtimeController
 from gateway.controllers.system import SystemController
+from gateway.direct import Direct
 from gateway.dispatch import Dispatcher
 from gateway.errors import exception_handlers
 from gateway.fleet import Fleet
@@ -76,6 +77,7 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
             "spool": Provide(lambda: spool, sync_to_thread=False),
             "principal": Provide(_principal, sync_to_thread=False),
         },
+        state=State({"dispatcher": dispatcher}),
         lifespan=[lifespan],
         exception_handlers=exception_handlers(),
         openapi_config=openapi_config(),
@@ -83,7 +85,8 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
         request_max_body_size=None,  # the middleware's limit holds for every route, known or not
     )
     # Around the router, not below it: Litestar's own middleware does not see what no route matches.
-    app.asgi_handler = cast(ASGIApp, middleware.wrap(cast(App, app.asgi_handler), settings))
+    router = Direct(app, cast(App, app.asgi_handler))
+    app.asgi_handler = cast(ASGIApp, middleware.wrap(router, settings))
     return app
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from gateway.asgi import App, Receive, Scope, Send, header
+from gateway.asgi import Scope, header
 from gateway.errors import unauthorized
 from gateway.gallery import FILES
 from gateway.settings import KeySettings
@@ -76,13 +76,13 @@ def _is_metrics(path: str) -> bool:
 
 
 class Authentication:
-    """ASGI middleware outside all routing, so that no spelling of a path gets round it."""
+    """A guard outside all routing, so that no spelling of a path gets round it."""
 
-    def __init__(self, app: App, keyring: Keyring) -> None:
-        self._app = app
+    def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope) -> None:
+        """Finds the caller. Raises ApiError (401)."""
         path = scope["path"]
         if _is_open(path) or not self._keyring.guards(path):
             principal: Principal | None = ANONYMOUS
@@ -94,7 +94,6 @@ class Authentication:
         if principal is None:
             raise unauthorized("The API key is not known here.")
         scope["state"]["principal"] = principal
-        await self._app(scope, receive, send)
 
 
 def presented_key(scope: Scope) -> bytes | None:

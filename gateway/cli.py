@@ -52,7 +52,8 @@ def serve(host: str | None, port: int | None, config: str | None, log_level: str
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
 
     from gateway.console import ConsoleAnnouncer
-    from gateway.serving import bind, run
+    from gateway.listener import bind
+    from gateway.serving import run
 
     try:
         listener = bind(settings.server)

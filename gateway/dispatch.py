@@ -116,8 +116,9 @@ class Reply:
                     case Done():
                         if self._settling is not None:
                             await self._settling.settle()
-                        data += output.finish(event, phases(exchange.timeline))
-                        await self._send(send, data, last=True)
+                        spent = phases(exchange.timeline)
+                        data += output.finish(event, spent)
+                        await self._send(send, data, last=spent)
                         return
                     case Failed():
                         if data and self._started:
@@ -129,30 +130,30 @@ class Reply:
             if said and output.streamed:
                 await self._send(send, data)
 
-    async def _send(self, send: Send, data: bytearray, *, last: bool = False) -> None:
+    async def _send(self, send: Send, data: bytearray, *, last: Phases | None = None) -> None:
         timeline = self._exchange.timeline
         if self._beat is not None:
             await self._beat
             self._beat = None
-        self._last = last
+        self._last = last is not None
         since = monotonic()
         if not self._started:
             self._started = True
-            await send({"type": "http.response.start", "status": 200, "headers": self._headers(data)})
-            if self._output.streamed and not last:
+            await send({"type": "http.response.start", "status": 200, "headers": self._headers(data, last)})
+            if self._output.streamed and last is None:
                 self._pulse = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._on_pulse, send)
-        if data or last:
-            await send({"type": "http.response.body", "body": bytes(data), "more_body": not last})
+        if data or last is not None:
+            await send({"type": "http.response.body", "body": bytes(data), "more_body": last is None})
             self._wrote = since
         timeline.wrote(since)
 
-    def _headers(self, data: bytearray) -> Headers:
-        if self._output.streamed:
+    def _headers(self, data: bytearray, spent: Phases | None) -> Headers:
+        if self._output.streamed or spent is None:
             return list(sse.HEADERS)
         return [
             (b"content-type", self._content_type),
             (b"content-length", b"%d" % len(data)),
-            (b"x-gateway-timing", timing_header(phases(self._exchange.timeline))),
+            (b"x-gateway-timing", timing_header(spent)),
         ]
 
     async def _last_words(self, send: Send, data: bytes) -> None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from gateway import __version__
 from gateway.inventory import inventory, size
-from gateway.serving import bind
+from gateway.listener import bind
 from gateway.settings import Settings, SettingsError, load_settings
 from models.cache import cache_root
 from models.device import available_cpus

@@ -1,9 +1,10 @@
 """One request's life: slot -> open -> events -> close, exactly once, whatever happens. Knows no wire format."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from time import monotonic
+
+from msgspec import Struct
 
 from gateway import errors
 from gateway.admission import Lease, Overloaded, QueueDeadline, Unavailable
@@ -17,8 +18,7 @@ from pipelines.audio.messages import Media
 from pipelines.messages import Accepted, ChoiceDone, Done, Event, Failed, Priority, Request
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A valid request, ready to be run."""
 
     id: str
@@ -47,7 +47,6 @@ class Exchange:
         self._cause: ApiError | None = None
         self._lease: Lease | None = None
         self._session: Session | None = None
-        self._events: AsyncIterator[Event] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waiting_since: float | None = None  # None: it is the client that is waited for
         self._output = False  # whether the work has said anything but that it was accepted
@@ -73,18 +72,16 @@ class Exchange:
             raise errors.backend_error(error) from error
         self._session = session
         session.ended.add_done_callback(lambda _: lease.release())
-        self._events = session.events()
         self._waiting_since = now
         self._arm(now)
 
-    async def next(self) -> list[Event]:
+    async def next(self) -> Sequence[Event]:
         """The next events, all that have come; never empty. The last list ends with `Done` or `Failed`."""
-        assert self._events is not None
         assert self._session is not None
         began = self._output
         if began:
             self._waiting_since = monotonic()
-        batch = [await anext(self._events), *self._session.take()]
+        batch = await self._session.read()
         for event in batch:
             match event:
                 case Accepted() | Failed():
@@ -98,10 +95,8 @@ class Exchange:
             self._output = True
         if self._output:
             self._waiting_since = None
-            if not began:
+            if not began and not isinstance(batch[-1], Done | Failed):
                 self._arm(monotonic())  # from here on the gaps count, and they may be the shorter limit
-        if isinstance(batch[-1], Done | Failed):
-            await anext(self._events, None)  # read to its end, an iterator needs no closing
         return batch
 
     def interrupt(self, error: ApiError) -> None:

@@ -99,22 +99,23 @@ class LiveCall:
     async def events(self) -> AsyncIterator[Said]:
         """Until the stream has ended. Raises ApiError where it failed."""
         assert self._session is not None
-        async for event in self._session.events():
-            match event:
-                case Accepted():
-                    pass
-                case Heard(seconds=seconds):
-                    self._heard = seconds
-                    self._room.set()
-                case Done():
-                    self._timeline.outcome = "stop"
-                    return
-                case Failed():
-                    self.close(event.code)
-                    raise self._failed(event)
-                case _:
-                    self._measure(event)
-                    yield event
+        while True:
+            for event in await self._session.read():
+                match event:
+                    case Accepted():
+                        pass
+                    case Heard(seconds=seconds):
+                        self._heard = seconds
+                        self._room.set()
+                    case Done():
+                        self._timeline.outcome = "stop"
+                        return
+                    case Failed():
+                        self.close(event.code)
+                        raise self._failed(event)
+                    case _:
+                        self._measure(event)
+                        yield event
 
     def close(self, outcome: str | None = None) -> None:
         """Let go of everything. Idempotent; the place returns when the worker has let go too."""

@@ -4,7 +4,7 @@ Plain ASGI, around Litestar's router: unknown routes, wrong methods and other sp
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import lru_cache
 from random import getrandbits
 from time import monotonic
@@ -23,15 +23,17 @@ REMEMBERED_HOSTS = 128
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
+Guard = Callable[[Scope], None]  # raises ApiError
+
+
 def wrap(app: App, settings: Settings) -> App:
     """The router behind everything in this module."""
     server = settings.server
     keyring = Keyring(settings.keys, server.metrics_sha256)
-    app = BodyGuard(app, server.max_body_bytes, server.max_upload_bytes)
-    app = Authentication(app, keyring)
+    guards: list[Guard] = [Authentication(keyring)]
     if keyring.empty:
-        app = OriginGuard(app, {server.host, *server.allowed_hosts}, server.cors_origins)
-    app = Refusals(app)
+        guards.insert(0, OriginGuard({server.host, *server.allowed_hosts}, server.cors_origins))
+    app = Guarded(app, guards, BodyLimit(server.max_body_bytes, server.max_upload_bytes))
     if server.cors_origins:
         app = Cors(app, server.cors_origins)
     return RequestContext(app)
@@ -55,12 +57,12 @@ class RequestContext:
         stamp = (b"x-request-id", request_id)
         head = scope["type"] == "http" and scope["method"] == "HEAD"
 
-        async def stamped(message: Message) -> None:
+        def stamped(message: Message) -> Awaitable[None]:
             if message["type"] in _STARTS:
                 message["headers"] = [*message.get("headers", ()), stamp]
             elif head and message["type"] == "http.response.body":
                 message["body"] = b""
-            await send(message)
+            return send(message)
 
         if head:
             scope = {**scope, "method": "GET"}  # the server's own scope stays HEAD
@@ -89,10 +91,10 @@ class Cors:
             return
         allow.append((b"access-control-expose-headers", EXPOSED_HEADERS))
 
-        async def allowing(message: Message) -> None:
+        def allowing(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *allow]
-            await send(message)
+            return send(message)
 
         await self._app(scope, receive, allowing)
 
@@ -113,15 +115,20 @@ async def _send_empty(send: Send, headers: Headers) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class Refusals:
-    """Turns an ApiError raised outside the router into its response; a WebSocket is refused before it is accepted."""
+class Guarded:
+    """Asks every guard, in order, before the router. An ApiError that is raised outside the router is turned into its
+    response; a WebSocket is refused before it is accepted."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, guards: Sequence[Guard], body: "BodyLimit") -> None:
         self._app = app
+        self._guards = guards
+        self._body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._app(scope, receive, send)
+            for guard in self._guards:
+                guard(scope)
+            await self._app(scope, self._body.bound(scope, receive), send)
         except ApiError as error:
             await refuse(scope, send, error)
 
@@ -151,20 +158,18 @@ class OriginGuard:
     one.
     """
 
-    def __init__(self, app: App, hosts: Collection[str], origins: Collection[str]) -> None:
-        self._app = app
+    def __init__(self, hosts: Collection[str], origins: Collection[str]) -> None:
         self._hosts = frozenset(host.lower() for host in hosts)
         self._origins = frozenset(origin.rstrip("/") for origin in origins)
         self._answers = lru_cache(REMEMBERED_HOSTS)(self._answers_to)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope) -> None:
         host = header(scope, b"host") or b""
         if not self._answers(host):
             raise forbidden("This host name is not answered; add it to server.allowed_hosts.", "host_not_allowed")
         origin = header(scope, b"origin")
         if origin is not None and not self._allows(origin.decode("latin-1"), host.decode("latin-1").lower()):
             raise forbidden("This origin is not answered; add it to server.cors_origins.", "origin_not_allowed")
-        await self._app(scope, receive, send)
 
     def _answers_to(self, host: bytes) -> bool:
         try:
@@ -182,23 +187,23 @@ class OriginGuard:
             return False
 
 
-class BodyGuard:
+class BodyLimit:
     """Bounds a request's body, and tells a client that left during it (499) from a bug. How long it may take is the
     protocol's to watch."""
 
-    def __init__(self, app: App, max_bytes: int, max_upload_bytes: int) -> None:
-        self._app = app
+    def __init__(self, max_bytes: int, max_upload_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._max_upload_bytes = max_upload_bytes
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def bound(self, scope: Scope, receive: Receive) -> Receive:
+        """`receive`, so bounded. Raises ApiError where the request itself says that its body is larger."""
         max_bytes = self._max_upload_bytes if scope["path"].startswith(UPLOAD_PREFIXES) else self._max_bytes
         length = header(scope, b"content-length")
         if length is not None and length.isdigit() and int(length) > max_bytes:
             raise payload_too_large(max_bytes)
         if scope["type"] == "http" and (length is not None or header(scope, b"transfer-encoding") is not None):
-            receive = self._bounded(receive, max_bytes)
-        await self._app(scope, receive, send)
+            return self._bounded(receive, max_bytes)
+        return receive
 
     def _bounded(self, receive: Receive, max_bytes: int) -> Receive:
         received = 0

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, with bounds on what a client may take its time for, and one write where it makes several."""
+"""uvicorn's HTTP protocol, with bounds on what a client may take its time for, and one write where it makes two."""
 
 from asyncio import AbstractEventLoop, TimerHandle, Transport
 from http import HTTPStatus
@@ -8,12 +8,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import ApiError, request_timeout
 
+STATUS_LINE = b"HTTP/1.1 "  # what a head begins with
 MAX_HEAD_BYTES = 64 * 1024
 MIN_BODY_RATE = 1024  # bytes a second; a body that comes this fast may take as long as it likes
 
 
 class Corked:
-    """A transport that writes once a turn of the event loop: the head of a response and its body leave together.
+    """A transport that holds the head of a response until its body's first bytes, so that both leave in one write, or
+    until the next turn of the event loop.
 
     A write is a system call, and wakes the client. Whatever else is asked of it goes to the transport itself.
     """
@@ -21,22 +23,26 @@ class Corked:
     def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
-        self._pending: list[bytes] = []
+        self._head = b""
 
     def write(self, data: bytes) -> None:
-        if not self._pending:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
+        elif data.startswith(STATUS_LINE):
+            self._head = data
             self._loop.call_soon(self._flush)
-        self._pending.append(data)
+        else:
+            self._transport.write(data)
 
     def close(self) -> None:
         self._flush()
         self._transport.close()
 
     def _flush(self) -> None:
-        pending = self._pending
-        if pending:
-            self._pending = []
-            self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._transport, name)

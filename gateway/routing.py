@@ -30,12 +30,8 @@ class Route:
         self.replicas = tuple(replicas)
         self.fingerprint = _fingerprint(settings)
         self._slots = tuple(Slots(replica, settings.max_inflight) for replica in self.replicas)
-        self.admission = Admission(
-            self._slots,
-            self.pick,
-            max_queue=settings.max_queue,
-            report=lambda slots, used, waiting: registry.admission(name, kind, slots, used, waiting),
-        )
+        self.admission = Admission(self._slots, self.pick, max_queue=settings.max_queue)
+        registry.admission(name, kind, self.admission.state)
         # Nobody speaks into a queue: a live stream has a place at once, or is refused.
         places = tuple(Slots(replica, streams=True) for replica in self.replicas)
         self.streams = Admission(places, lambda units: _freest(places, units), max_queue=0)

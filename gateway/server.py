@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import uvicorn
 from litestar import Litestar
 
+from gateway.listener import BACKLOG
 from gateway.protocol import protocol
-from gateway.serving import BACKLOG
 from gateway.settings import ServerSettings
 
 MAX_WS_MESSAGE = 16 * 2**20  # bytes: OpenAI's bound on one append of audio is 15 MiB

@@ -10,10 +10,9 @@ import uvloop
 
 from gateway.backends.base import State
 from gateway.fleet import Fleet
-from gateway.settings import ServerSettings, Settings
+from gateway.listener import url
+from gateway.settings import Settings
 from metrics.registry import Registry
-
-BACKLOG = 2048  # connections that wait to be accepted
 
 # In these a model's first load has not ended.
 LOADING = frozenset({State.LOADING, State.STOPPED})
@@ -27,31 +26,6 @@ class Announcer(Protocol):
     def settled(self, fleet: Fleet, url: str) -> None:
         """Every required model is ready, or will never be."""
         ...
-
-
-def bind(server: ServerSettings) -> socket.socket:
-    """Take the address before anything is loaded. Who connects from now on waits for it. Raises OSError."""
-    host = server.host.strip("[]")
-    family, kind, number, _, address = socket.getaddrinfo(
-        host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind, number)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    listener.setblocking(False)
-    return listener
-
-
-def url(listener: socket.socket) -> str:
-    """Where a client on this machine finds it."""
-    host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  (any address: one of them is loopback)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def run(settings: Settings, listener: socket.socket, announcer: Announcer) -> None:

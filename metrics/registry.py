@@ -28,6 +28,7 @@ class Registry:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._models: dict[tuple[str, str], ModelSeries] = {}
+        self._admissions: dict[tuple[str, str], Callable[[], tuple[int, int, int]]] = {}
         self._slos: dict[str, Mapping[str, float | None]] = {}
         self._prometheus = CollectorRegistry(auto_describe=False)
         self._prometheus.register(self)
@@ -136,12 +137,10 @@ class Registry:
         """A model's load took `seconds`, from process start to ready."""
         self._of(model, pipeline).set(d.LOAD, seconds)
 
-    def admission(self, model: str, pipeline: str, slots: int, slots_used: int, waiting: int) -> None:
-        """The state of a model's admission: units, units, requests."""
-        series = self._of(model, pipeline)
-        series.set(d.SLOTS, slots)
-        series.set(d.SLOTS_USED, slots_used)
-        series.set(d.QUEUED, waiting)
+    def admission(self, model: str, pipeline: str, state: Callable[[], tuple[int, int, int]]) -> None:
+        """Where to look when somebody asks for a model's admission: (slots, slots used, requests that wait)."""
+        self._admissions[model, pipeline] = state
+        self._of(model, pipeline)
 
     # --- what comes out -----------------------------------------------------------------------------------------------
 
@@ -151,10 +150,12 @@ class Registry:
         return encode(self._prometheus), content_type
 
     def snapshot(self) -> Snapshot:
+        self._look()
         return take(self._models.values())
 
     def collect(self) -> Iterable[Family]:
         """What prometheus-client asks a collector for."""
+        self._look()
         for metric in d.METRICS:
             family = _family(metric)
             for series in self._models.values():
@@ -167,6 +168,12 @@ class Registry:
             found = self._models[model, pipeline] = ModelSeries(model, pipeline, self._clock)
             found.objectives = objectives(self._slos.get(model, {}))
         return found
+
+    def _look(self) -> None:
+        for key, state in self._admissions.items():
+            series = self._models[key]
+            for gauge, value in zip((d.SLOTS, d.SLOTS_USED, d.QUEUED), state(), strict=True):
+                series.set(gauge, value)
 
     def _judge(self, series: ModelSeries, met: bool) -> None:
         series.goodput.add(met)

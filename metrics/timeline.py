@@ -1,9 +1,10 @@
 """One request's raw events on the gateway's monotonic clock; every interval is derived here and nowhere else."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
 from itertools import chain, pairwise, repeat
 from time import monotonic
+
+from msgspec import Struct, field
 
 LEFT = frozenset({"cancelled", "client_left"})  # outcomes of a request whose caller gave it up
 FINISHED = frozenset({"stop", "length", "tool_calls"})  # outcomes of a request that got what it asked for
@@ -12,8 +13,7 @@ CALLER = frozenset(  # outcomes that the caller chose or caused: no word on how 
 )
 
 
-@dataclass(slots=True)
-class Timeline:
+class Timeline(Struct):
     """Stamps are seconds of `time.monotonic()`; None: it never came to that."""
 
     arrival: float = field(default_factory=monotonic)
@@ -21,7 +21,7 @@ class Timeline:
     slot: float | None = None  # admission granted a slot
     opened: float | None = None  # handed to the backend
     accepted: float | None = None
-    tokens: list[tuple[float, int, int]] = field(default_factory=list)  # (received, choice, number of tokens)
+    tokens: list[tuple[float, int, int]] = []  # (received, choice, number of tokens)
     ended: float | None = None  # the terminal event was received
     closed: float | None = None  # the last byte was written, or the client left
     writing: float = 0.0  # seconds spent waiting for the client to take bytes
@@ -63,8 +63,7 @@ class Timeline:
         return self.completion_tokens or sum(count for _, _, count in self.tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Phases:
+class Phases(Struct, frozen=True):
     """Where the time of one answer went, for the caller: seconds that add up to `total` but for the gateway's own."""
 
     queue: float  # in the gateway's queue and in the engine's
@@ -84,8 +83,7 @@ def phases(timeline: Timeline) -> Phases:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
+class Intervals(Struct, frozen=True):
     """What one closed request adds to the histograms, in seconds; None or empty: no sample."""
 
     admission_wait: float | None = None
@@ -110,7 +108,7 @@ class Intervals:
                 yield name, value
 
 
-_FIELDS = tuple(field.name for field in fields(Intervals))
+_FIELDS = Intervals.__struct_fields__
 
 
 def intervals(timeline: Timeline) -> Intervals:

@@ -1,8 +1,9 @@
 """What every modality implements: a step loop that is batched continuously at its own natural step."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from pipelines.messages import ErrorCode, Event, ModelSpec, Priority, Ready, Request, Stats, StepReport
 
@@ -30,8 +31,7 @@ class StepFailed(Exception):
         self.cause = cause
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(Struct, frozen=True):
     """Who a request is and when it came. `received` is on this process's monotonic clock."""
 
     id: str
@@ -55,8 +55,7 @@ class Work(Protocol):
 W = TypeVar("W", bound=Work)
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(Struct, frozen=True):
     events: Sequence[Event] = ()
     report: StepReport | None = None
 
@@ -64,9 +63,9 @@ class StepResult:
 class Pipeline(Protocol[W]):
     """One model's step loop.
 
-    `prepare` and `feed` run on pool threads and on the reader's, concurrently; `admit`, `abort`, `step`, `busy` and
-    `stats` on the engine thread, which alone touches the model. All work of one request is admitted together, then ends
-    with one `Done` or `Failed` among the events of a step (the runtime itself answers an abort and a deadline that
+    `prepare` and `feed` run on pool threads and on the one that listens, concurrently; `admit`, `abort`, `step`, `busy`
+    and `stats` on the engine thread, which alone touches the model. All work of one request is admitted together, then
+    ends with one `Done` or `Failed` among the events of a step (the runtime itself answers an abort and a deadline that
     passes).
     """
 
@@ -80,7 +79,7 @@ class Pipeline(Protocol[W]):
         ...
 
     def brief(self, request: Request) -> bool:
-        """Whether preparing it takes about as long as waking another thread for it: then the reader does it itself."""
+        """Whether preparing it takes about as long as waking another thread: then the one that listens does it."""
         ...
 
     def feed(self, ticket: Ticket, data: bytes) -> list[W]:

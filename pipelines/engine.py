@@ -11,7 +11,7 @@ from pipelines.faults import device_is_lost
 from pipelines.inbox import Command, Inbox, OpenRequest, OpenRequests, Prepared, Refused
 from pipelines.ipc import WorkerChannel
 from pipelines.messages import Abort, Accepted, Done, Drain, ErrorCode, Event, Failed, FromWorker, Step
-from pipelines.reader import StepClock
+from pipelines.reader import Reader, StepClock
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +27,14 @@ class Engine(Generic[W]):
     def __init__(
         self,
         pipeline: Pipeline[W],
+        reader: Reader[W],
         inbox: Inbox[W],
         requests: OpenRequests,
         channel: WorkerChannel,
         clock: StepClock,
     ) -> None:
         self._pipeline = pipeline
+        self._reader = reader
         self._inbox = inbox
         self._requests = requests
         self._channel = channel
@@ -76,15 +78,15 @@ class Engine(Generic[W]):
 
     def _wait(self) -> list[Command[W]]:
         if self._pipeline.busy:
-            commands = self._inbox.take(0)
+            self._reader.listen(0)
         else:
-            self._clock.started = None
+            self._clock.stop()
             if not self._requests:
                 self._next_deadline = inf
             wake = min(self._next_deadline, self._stats_due if self._changed else inf)
-            commands = self._inbox.take(None if wake == inf else max(wake - monotonic(), 0.0))
-        self._clock.started = monotonic()
-        return commands
+            self._reader.listen(None if wake == inf else max(wake - monotonic(), 0.0))
+        self._clock.start()
+        return self._inbox.take()
 
     def _admit(self, prepared: Prepared[W], events: list[Event]) -> None:
         request, ticket = prepared.request, prepared.request.ticket
@@ -156,7 +158,7 @@ class Engine(Generic[W]):
         """Run one request of a failed step by itself: the others' faults are not its own."""
         if id not in self._requests:
             return StepResult()
-        self._clock.started = monotonic()
+        self._clock.start()
         try:
             return self._pipeline.step(only=id)
         except StepFailed as failure:

@@ -1,11 +1,14 @@
 """Open requests of a worker, and the queue by which its other threads reach the engine thread."""
 
+import os
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 from typing import Generic
+
+from msgspec import Struct
 
 from pipelines.base import Ticket, W
 from pipelines.messages import Abort, Drain, ErrorCode, Request
@@ -46,13 +49,12 @@ class OpenRequest:
             return self._scheduled
 
 
-# Requests by id. The reader inserts, the engine thread alone removes, with the terminal event that it sends: this is
+# Requests by id. Who listens inserts, the engine thread alone removes, with the terminal event that it sends: this is
 # what makes that event the only one. Single dict operations are atomic, so there is no lock.
 OpenRequests = dict[str, OpenRequest]
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared(Generic[W]):
+class Prepared(Struct, Generic[W], frozen=True):
     """Work of a request, ready for `admit`. `opening`: it comes from the request itself, not from a later chunk."""
 
     request: OpenRequest
@@ -60,8 +62,7 @@ class Prepared(Generic[W]):
     opening: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """A request, or a chunk of its stream, that can't be served."""
 
     request: OpenRequest
@@ -74,20 +75,44 @@ Command = Prepared[W] | Refused | Abort | Drain
 
 
 class Inbox(Generic[W]):
-    """Many writers, one reader: the engine thread."""
+    """Many writers, one reader: the engine thread. What is put while that one waits rings the bell that it listens to,
+    beside its socket."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[Command[W]] = SimpleQueue()
-        self.put = self._queue.put
+        self._commands: deque[Command[W]] = deque()
+        self._awaited = False
+        self._bell, self._rope = os.pipe()
+        os.set_blocking(self._bell, False)
+        os.set_blocking(self._rope, False)
 
-    def take(self, timeout: float | None) -> list[Command[W]]:
-        """All that is there; if nothing is, wait `timeout` seconds (0: not at all, None: for ever) for a first one."""
-        queue = self._queue
+    def put(self, command: Command[W]) -> None:
+        self._commands.append(command)
+        if self._awaited:
+            self.ring()
+
+    def take(self) -> list[Command[W]]:
+        """All that is there."""
         commands: list[Command[W]] = []
-        try:
-            if timeout != 0 and queue.empty():
-                commands.append(queue.get(timeout=timeout))
-            while True:
-                commands.append(queue.get_nowait())
-        except Empty:
-            return commands
+        while self._commands:
+            commands.append(self._commands.popleft())
+        return commands
+
+    def wait(self) -> bool:
+        """From here until `waited`, puts ring. Whether there is nothing yet."""
+        self._awaited = True  # before one looks: a put that is not seen then, rings
+        return not self._commands
+
+    def waited(self) -> None:
+        self._awaited = False
+
+    def fileno(self) -> int:
+        """The bell's."""
+        return self._bell
+
+    def ring(self) -> None:
+        with suppress(BlockingIOError):  # it rings already, and nobody has come
+            os.write(self._rope, b"\0")
+
+    def hush(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._bell, 4096)

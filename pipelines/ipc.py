@@ -3,7 +3,7 @@
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -43,33 +43,41 @@ class FrameReader(Generic[M]):
         self._buffer = bytearray()
         self._needed = HEADER  # bytes the buffer must hold before there is a whole frame (or header) to look at
 
-    def feed(self, data: bytes) -> list[M]:
+    def feed(self, data: bytes | memoryview) -> list[M]:
         """The messages that `data` completes. Raises FrameError on an oversized or undecodable frame."""
         buffer = self._buffer
+        if not buffer:  # as nearly always: frames came whole
+            messages, end = self._cut(data)
+            buffer += data[end:]
+            return messages
         buffer += data
         if len(buffer) < self._needed:
             return []
-        messages: list[M] = []
-        start, end = 0, len(buffer)
         with memoryview(buffer) as view:
-            while True:
-                body = start + HEADER
-                if end < body:
-                    self._needed = HEADER
-                    break
-                length = int.from_bytes(view[start:body], "little")
-                if length > MAX_FRAME:
-                    raise FrameError(f"a frame of {length} bytes is over the limit of {MAX_FRAME}")
-                if end < body + length:
-                    self._needed = HEADER + length
-                    break
-                try:
-                    messages.append(self._decode(view[body : body + length]))
-                except msgspec.DecodeError as error:
-                    raise FrameError(f"undecodable frame: {error}") from error
-                start = body + length
-        del buffer[:start]
+            messages, end = self._cut(view)
+        del buffer[:end]
         return messages
+
+    def _cut(self, data: bytes | memoryview) -> tuple[list[M], int]:
+        """(the messages of the whole frames at the front, where they end)"""
+        messages: list[M] = []
+        start, end = 0, len(data)
+        while True:
+            body = start + HEADER
+            if end < body:
+                self._needed = HEADER
+                return messages, start
+            length = int.from_bytes(data[start:body], "little")
+            if length > MAX_FRAME:
+                raise FrameError(f"a frame of {length} bytes is over the limit of {MAX_FRAME}")
+            if end < body + length:
+                self._needed = HEADER + length
+                return messages, start
+            try:
+                messages.append(self._decode(data[body : body + length]))
+            except msgspec.DecodeError as error:
+                raise FrameError(f"undecodable frame: {error}") from error
+            start = body + length
 
 
 def to_worker_reader() -> FrameReader[ToWorker]:
@@ -81,19 +89,27 @@ def from_worker_reader() -> FrameReader[FromWorker]:
 
 
 class WorkerChannel:
-    """The worker's blocking end of the socket pair. One thread receives; any thread sends."""
+    """The worker's blocking end of the socket pair. One thread at a time receives; any thread sends."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
         self._socket = sock
         self._reader = to_worker_reader()
+        self._space = memoryview(bytearray(RECEIVE))
         self._sending = threading.Lock()
         self._posted: deque[bytearray] = deque(maxlen=POSTED)
 
-    def receive(self) -> Iterator[ToWorker]:
-        """Messages until the gateway's end is closed. Raises FrameError, OSError."""
-        while data := self._socket.recv(RECEIVE):
-            yield from self._reader.feed(data)
+    def fileno(self) -> int:
+        """To wait until there is something to receive."""
+        return self._socket.fileno()
+
+    def receive(self) -> Sequence[ToWorker]:
+        """The messages that the next read completes, often none. Raises EOFError once the gateway's end is closed,
+        FrameError, OSError."""
+        size = self._socket.recv_into(self._space)
+        if not size:
+            raise EOFError
+        return self._reader.feed(self._space[:size])
 
     def send(self, *messages: FromWorker) -> None:
         """All of them in one write; waits while the socket is full. Raises OSError once the gateway is gone."""

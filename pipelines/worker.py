@@ -1,8 +1,8 @@
 """The main of a worker process, started by the gateway as `python -m pipelines.worker --fd N`.
 
-Three kinds of threads: the reader (this process's ear), a small pool that prepares requests, and the main thread, which
-loads the model and then is the engine. The process lives as long as its socket: signals that a terminal or a service
-manager sends to the whole group are the gateway's to act on.
+Three kinds of threads: the main one, which loads the model, then is the engine and listens to the gateway between its
+steps; a small pool that prepares requests; and the reader's, which listens while a step lasts. The process lives as
+long as its socket: signals that a terminal or a service manager sends to the whole group are the gateway's to act on.
 """
 
 import argparse
@@ -60,18 +60,25 @@ def load(spec: ModelSpec) -> tuple[Pipeline[Work], Ready]:
 
 def serve(channel: WorkerChannel) -> int:
     """The worker's whole life; its exit status."""
-    messages = channel.receive()
-    first = next(messages, None)
-    if not isinstance(first, Load):
+    try:
+        while not (messages := channel.receive()):
+            pass
+    except EOFError:
         return EXIT_CRASHED
-    spec = first.spec
+    load_first, *rest = messages
+    if not isinstance(load_first, Load):
+        return EXIT_CRASHED
+    spec = load_first.spec
     configure_logging(spec.name)
 
     requests: OpenRequests = {}
     clock = StepClock()
     inbox: Inbox[Work] = Inbox()
     pool = PreparePool(inbox)
-    Reader(channel, messages, requests, pool, inbox, clock).start()
+    reader = Reader(channel, requests, pool, inbox, clock)
+    for message in rest:
+        reader.handle(message)
+    reader.start()
     try:
         pipeline, ready = load(spec)
     except ModelError as error:
@@ -85,7 +92,7 @@ def serve(channel: WorkerChannel) -> int:
 
     pool.start(pipeline, spec.prepare_threads)
     channel.send(ready)
-    Engine(pipeline, inbox, requests, channel, clock).run()
+    Engine(pipeline, reader, inbox, requests, channel, clock).run()
     return EXIT_DRAINED
 
 

@@ -11,8 +11,8 @@ import uvloop
 from gateway.app import create_app
 from gateway.backends.worker import Supervision
 from gateway.fleet import Fleet
+from gateway.listener import bind, url
 from gateway.server import http_server
-from gateway.serving import bind, url
 from gateway.settings import Settings
 from metrics.registry import Registry
 

@@ -1,10 +1,11 @@
 """The one protocol between a request's life in the gateway and whatever runs it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Protocol
+
+from msgspec import Struct
 
 from metrics.timeline import Timeline
 from pipelines.messages import ErrorCode, Event, Priority, Ready, Request
@@ -19,8 +20,7 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One request as a backend sees it."""
 
     id: str
@@ -50,12 +50,9 @@ class Session(Protocol):
         """Done when the backend has let go of the work: only then do the call's slots return."""
         ...
 
-    def events(self) -> AsyncIterator[Event]:
-        """Events, merged where the reader lags: unread deltas of a choice become one."""
-        ...
-
-    def take(self) -> Sequence[Event]:
-        """The events that are here already, merged alike, without waiting; often none. They are written at once."""
+    async def read(self) -> Sequence[Event]:
+        """The next events, all that have come, at least one: they are written at once. Where the reader lags they are
+        merged: unread deltas of a choice become one. Nothing follows a terminal event."""
         ...
 
     async def send(self, data: bytes) -> None:

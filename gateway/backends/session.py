@@ -1,7 +1,7 @@
 """One call that is open on a worker."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 
 from gateway.backends.mailbox import Mailbox
@@ -26,20 +26,8 @@ class WorkerSession:
         self._mailbox = Mailbox()
         self._closed = False
 
-    async def events(self) -> AsyncIterator[Event]:
-        mailbox = self._mailbox
-        while not mailbox.exhausted:
-            event = mailbox.pop()
-            if event is None:
-                await mailbox.wait()
-            else:
-                yield event
-
-    def take(self) -> Sequence[Event]:
-        events: list[Event] = []
-        while (event := self._mailbox.pop()) is not None:
-            events.append(event)
-        return events
+    async def read(self) -> Sequence[Event]:
+        return await self._mailbox.read()
 
     async def send(self, data: bytes) -> None:
         if not self._closed and not self.ended.done():

@@ -235,7 +235,16 @@ class WorkerBackend:
                         if session.ended.done():
                             del sessions[event.id]
                 if report is not None:
-                    self._registry.step(self.model, self.kind, report.kind, report.rows, report.tokens, report.seconds)
+                    # Behind the readers that were just woken: what they write is waited for.
+                    asyncio.get_running_loop().call_soon(
+                        self._registry.step,
+                        self.model,
+                        self.kind,
+                        report.kind,
+                        report.rows,
+                        report.tokens,
+                        report.seconds,
+                    )
             case Stats(running=running, waiting=waiting, counters=counters, gauges=gauges):
                 self._registry.stats(self.model, self.kind, running, waiting, counters, gauges, self._worker_id)
                 self._measure_memory()

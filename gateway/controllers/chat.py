@@ -2,10 +2,9 @@
 
 import msgspec
 from litestar import Controller, post
-from litestar.di import NamedDependency
 
-from gateway.controllers.intake import HttpRequest, json_body, terms, timeline
-from gateway.dispatch import Dispatcher, Output, Reply
+from gateway.controllers.intake import HttpRequest, dispatcher, json_body, terms, timeline
+from gateway.dispatch import Output, Reply
 from gateway.exchange import Job
 from gateway.schemas.answer import new_head
 from gateway.schemas.chat import ChatRequest, to_text_request
@@ -16,15 +15,14 @@ _decoder = msgspec.json.Decoder(ChatRequest)
 
 
 class ChatController(Controller):
-    """Needs the dependency `dispatcher`, and no second one: Litestar resolves two in tasks of their own."""
-
     tags = ("text",)
 
-    @post("/v1/chat/completions", status_code=200, summary="Chat, streamed or not")
-    async def create(self, request: HttpRequest, dispatcher: NamedDependency[Dispatcher]) -> Reply:
+    @post("/v1/chat/completions", status_code=200, summary="Chat, streamed or not", direct=True)
+    async def create(self, request: HttpRequest) -> Reply:
         raw = await json_body(request)
         body = decode_texts(raw, _decoder)
-        route = dispatcher.route(body.model, "text")
+        desk = dispatcher(request)
+        route = desk.route(body.model, "text")
         wanted = terms(request, route.settings)
         work = to_text_request(body, wanted.tenant)
         head = new_head("chatcmpl", route.name, route.fingerprint)
@@ -34,4 +32,4 @@ class ChatController(Controller):
         else:
             output = ChatAnswer(head, work.n, logprobs=bool(body.logprobs))
         job = Job(head.id, route, work, work.n, wanted.timeout, raw, wanted.priority)
-        return dispatcher.reply(job, output, timeline(request))
+        return desk.reply(job, output, timeline(request))

@@ -1,7 +1,7 @@
 """What the answers of the text endpoints have in common."""
 
-import secrets
 import time
+from random import getrandbits
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -20,7 +20,7 @@ class Head(Struct, frozen=True):
 
 def new_head(prefix: str, model: str, fingerprint: str) -> Head:
     """`prefix` says which endpoint: chatcmpl, cmpl."""
-    return Head(f"{prefix}-{secrets.token_hex(12)}", int(time.time()), model, fingerprint)
+    return Head(f"{prefix}-{getrandbits(96):024x}", int(time.time()), model, fingerprint)
 
 
 class PromptTokensDetails(Struct, frozen=True):

@@ -98,7 +98,7 @@ def proposer(body: TextFields) -> ProposerKind | None:
 
 def present(raw: Raw) -> bool:
     """Whether a field that is taken as it came has a value."""
-    return bytes(raw) not in (b"", b"null")
+    return raw is not ABSENT and bytes(raw) not in (b"", b"null")
 
 
 def check_stream_options(body: TextFields) -> None:

@@ -9,7 +9,7 @@ from gateway.backends.base import Call, State
 from gateway.backends.worker import WorkerBackend
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.messages import Delta, Failed, ModelSpec, Sampling, TextRequest, TokenPrompt
+from pipelines.messages import Delta, Done, Failed, ModelSpec, Sampling, TextRequest, TokenPrompt
 from tests.benchmarks import client, llama_environment
 from tests.benchmarks.figures import Figure, at_least, at_most, ratio
 from tests.benchmarks.harness import Bench, Subject, model_file
@@ -88,12 +88,14 @@ async def _first_token(spec: ModelSpec, prompt: list[int]) -> float:
             await changed.wait()
         request = TextRequest(prompts=[TokenPrompt(prompt)], sampling=Sampling(temperature=0.0, max_tokens=1))
         session = backend.open(Call("start", request), Timeline())
-        async for event in session.events():
-            match event:
-                case Delta():
-                    return monotonic() - start
-                case Failed(message=message):
-                    raise MeasurementFailed(message)
-        raise MeasurementFailed("it ended without a token")
+        while True:
+            for event in await session.read():
+                match event:
+                    case Delta():
+                        return monotonic() - start
+                    case Done():
+                        raise MeasurementFailed("it ended without a token")
+                    case Failed(message=message):
+                        raise MeasurementFailed(message)
     finally:
         await backend.stop(0)

@@ -13,19 +13,15 @@ from tests.gateway.scripted import ScriptedBackend
 
 
 class Desk:
-    """An admission over scripted replicas, and the last thing it reported."""
+    """An admission over scripted replicas."""
 
     def __init__(self, *slots: int, max_queue: int = 8, limit: int | None = None) -> None:
         self.backends = [ScriptedBackend(each) for each in slots]
         self.slots = [Slots(backend, limit) for backend in self.backends]
-        self.report = (0, 0, 0)
-        self.admission = Admission(self.slots, self._pick, max_queue=max_queue, report=self._note)
+        self.admission = Admission(self.slots, self._pick, max_queue=max_queue)
 
     def _pick(self, units: int) -> Slots | None:
         return max((s for s in self.slots if s.fits(units)), key=lambda s: s.free, default=None)
-
-    def _note(self, *report: int) -> None:
-        self.report = (report[0], report[1], report[2])
 
     def ask(self, units: int = 1, priority: str = "interactive", deadline: float | None = None) -> asyncio.Task[Lease]:
         return asyncio.ensure_future(self.admission.acquire(units, priority, deadline))  # type: ignore[arg-type]
@@ -40,10 +36,10 @@ async def test_a_free_slot_is_granted_at_once_and_returns_once() -> None:
     desk = Desk(2)
     lease = await desk.admission.acquire()
     assert lease.replica is desk.backends[0]
-    assert desk.report == (2, 1, 0)
+    assert desk.admission.state() == (2, 1, 0)
     lease.release()
     lease.release()
-    assert desk.report == (2, 0, 0)
+    assert desk.admission.state() == (2, 0, 0)
 
 
 async def test_waiters_are_served_in_order_as_slots_return() -> None:
@@ -51,14 +47,14 @@ async def test_waiters_are_served_in_order_as_slots_return() -> None:
     first = await desk.admission.acquire()
     second, third = desk.ask(), desk.ask()
     await settle()
-    assert desk.report == (1, 1, 2)
+    assert desk.admission.state() == (1, 1, 2)
     first.release()
     await settle()
     assert second.done()
     assert not third.done()
     second.result().release()
     (await third).release()
-    assert desk.report == (1, 0, 0)
+    assert desk.admission.state() == (1, 0, 0)
 
 
 async def test_a_full_queue_is_refused_at_once_with_whole_seconds() -> None:
@@ -122,7 +118,7 @@ async def test_the_deadline_ends_the_wait_and_leaves_no_trace() -> None:
     lease = await desk.admission.acquire()
     with pytest.raises(QueueDeadline):
         await desk.admission.acquire(deadline=monotonic() + 0.02)
-    assert desk.report == (1, 1, 0)
+    assert desk.admission.state() == (1, 1, 0)
     with pytest.raises(QueueDeadline):
         await desk.admission.acquire(deadline=monotonic() - 1)
     lease.release()
@@ -135,7 +131,7 @@ async def test_one_that_leaves_is_out_of_the_queue_at_once() -> None:
     await settle()
     waiting[1].cancel()
     await settle()
-    assert desk.report == (1, 1, 2)
+    assert desk.admission.state() == (1, 1, 2)
     lease.release()
     await settle()
     assert waiting[0].done()
@@ -152,7 +148,7 @@ async def test_a_slot_granted_to_one_that_is_leaving_is_not_lost() -> None:
     waiting.cancel()  # … in the turn of the loop in which it leaves
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert desk.report == (1, 0, 0)
+    assert desk.admission.state() == (1, 0, 0)
 
 
 async def test_the_first_free_replica_takes_the_waiter_and_the_emptiest_a_newcomer() -> None:
@@ -193,7 +189,7 @@ async def test_an_interactive_one_passes_a_large_batch_one_that_waits_for_its_un
     held.release()
     assert (await large).units == 4
     large.result().release()
-    assert desk.report == (4, 0, 0)
+    assert desk.admission.state() == (4, 0, 0)
 
 
 async def test_more_units_than_there_are_take_them_all() -> None:
@@ -201,7 +197,7 @@ async def test_more_units_than_there_are_take_them_all() -> None:
     lease = await desk.admission.acquire(units=50)
     assert lease.units == 3
     lease.release()
-    assert desk.report == (3, 0, 0)
+    assert desk.admission.state() == (3, 0, 0)
 
 
 async def test_the_others_go_on_when_the_large_one_ahead_of_them_leaves() -> None:
@@ -250,7 +246,7 @@ async def test_waiters_end_when_nothing_will_come_back() -> None:
     with pytest.raises(Unavailable, match="no such file"):
         await waiting
     lease.release()
-    assert desk.report == (0, 0, 0)
+    assert desk.admission.state() == (0, 0, 0)
 
 
 @settings(max_examples=60)
@@ -286,6 +282,6 @@ def test_slots_are_never_oversold_and_all_return(replicas: list[int], moves: lis
             elif not task.done():
                 open_.append(task)
             await settle()
-        assert desk.report == (sum(replicas), 0, 0)
+        assert desk.admission.state() == (sum(replicas), 0, 0)
 
     asyncio.run(run())

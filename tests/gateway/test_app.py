@@ -69,6 +69,35 @@ async def test_a_bug_is_a_500_that_tells_nothing(
     assert "KeyError" in caplog.text
 
 
+async def test_a_bug_on_the_short_way_tells_nothing_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, _ = make_app(make_settings(tmp_path))
+    monkeypatch.setattr("gateway.controllers.chat.to_text_request", lambda *_: {}["/home/secret"])
+    body = {"model": "first", "messages": [{"role": "user", "content": "x"}]}
+    async with make_client(app, **{"x-request-id": "trace-8"}) as client:
+        response = await client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "internal_error"
+    assert response.headers["x-request-id"] == "trace-8"
+    assert "secret" not in response.text
+    assert "trace-8" in caplog.text
+    assert "KeyError" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_the_short_way_is_that_of_one_method_and_spelling(tmp_path: Path, path: str) -> None:
+    """All else about these routes is the router's to answer."""
+    app, _ = make_app(make_settings(tmp_path))
+    async with make_client(app) as client:
+        answers = [await client.post(path, json={}), await client.post(path + "/", json={}), await client.get(path)]
+        allowed = (await client.options(path)).headers["allow"]
+    assert [answer.status_code for answer in answers] == [400, 400, 405]
+    assert answers[0].json() == answers[1].json()
+    assert answers[0].headers.keys() == answers[1].headers.keys()
+    assert allowed == "OPTIONS, POST"
+
+
 async def test_the_schema_names_every_route_and_field(tmp_path: Path) -> None:
     app, _ = make_app(make_settings(tmp_path))
     async with make_client(app) as client:

@@ -12,7 +12,7 @@ from gateway.settings import ModelSettings, Settings
 from metrics.registry import Registry
 from metrics.timeline import Timeline
 from pipelines.messages import Done, StringPrompt, TextRequest
-from tests.gateway.backends.workers import IMPATIENT, PATIENCE, until
+from tests.gateway.backends.workers import IMPATIENT, PATIENCE, read, until
 
 
 def fake_model(name: str, **options: Any) -> ModelSettings:
@@ -104,13 +104,9 @@ async def test_drain_lets_calls_finish_and_ends_every_worker() -> None:
         await until(lambda: fleet.readiness().ready)
         call = Call("x", TextRequest(prompts=[StringPrompt("one two three !step-ms=30")]))
         session = fleet.route("a").replicas[0].open(call, Timeline())
-        _, events = await asyncio.gather(fleet.drain(PATIENCE), _read(session.events()))
+        _, events = await asyncio.gather(fleet.drain(PATIENCE), read(session))
         assert isinstance(events[-1], Done)
         assert states(fleet, "a") == states(fleet, "b") == [State.STOPPED]
         assert not psutil.Process().children()
         fleet.route("a")  # starts nothing any more
         assert states(fleet, "a") == [State.STOPPED]
-
-
-async def _read(events: AsyncIterator[object]) -> list[object]:
-    return [event async for event in events]

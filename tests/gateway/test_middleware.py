@@ -6,7 +6,7 @@ import pytest
 
 from gateway.asgi import Message, Receive, Scope, Send
 from gateway.errors import ApiError
-from gateway.middleware import BodyGuard, Refusals, RequestContext
+from gateway.middleware import BodyLimit, Guarded, RequestContext
 from tests.gateway.standing import KEY, make_app, make_client, make_settings
 
 ORIGIN = "https://app.example"
@@ -193,16 +193,16 @@ async def test_a_client_that_leaves_during_its_body_is_no_bug() -> None:
         {"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}
     )
     with pytest.raises(ApiError) as caught:
-        await BodyGuard(read_body, 100, 100)(scope, receive, send)
+        await read_body(scope, BodyLimit(100, 100).bound(scope, receive), send)
     assert caught.value.status == 499
 
 
 async def test_a_websocket_is_refused_before_it_is_accepted() -> None:
-    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    def refuse(scope: Scope) -> None:
         raise ApiError(401, "no", code="invalid_api_key")
 
     _, receive, send, sent = post()
-    app = RequestContext(Refusals(refuse))
+    app = RequestContext(Guarded(read_body, [refuse], BodyLimit(100, 100)))
     scope: Scope = {"type": "websocket", "path": "/", "headers": [], "state": {}, "subprotocols": []}
     await app(scope, receive, send)
     assert sent == [{"type": "websocket.close", "code": 4401, "reason": "invalid_api_key"}]

@@ -106,7 +106,7 @@ def test_counters_of_workers_survive_a_restart() -> None:
 
 def test_gauges_add_up_over_workers_and_go_with_them() -> None:
     registry = Registry()
-    registry.admission(*M, 32, 5, 2)
+    registry.admission(*M, lambda: (32, 5, 2))
     stats(registry, "0:1", running=3, used=7)
     stats(registry, "1:1", running=2, used=4)
     registry.memory(*M, 100, "0:1")

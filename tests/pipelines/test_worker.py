@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,21 +126,58 @@ def test_pings_are_answered_in_the_middle_of_a_step(worker: Worker) -> None:
     assert worker.until(lambda message: isinstance(message, Pong)) == Pong(3, 0.0)  # nothing runs
 
 
-def test_an_idle_engine_is_not_woken(worker: Worker) -> None:
+def waits(worker: Worker) -> int:
+    """How often its threads have gone to sleep so far."""
+    threads = Path(f"/proc/{worker.process.pid}/task").iterdir()
+    return sum(psutil.Process(int(thread.name)).num_ctx_switches().voluntary for thread in threads)
+
+
+def settled(worker: Worker) -> int:
+    """The same, once its threads have found their way into the wait."""
+    seen, now = -1, waits(worker)
+    while now != seen:
+        time.sleep(0.3)
+        seen, now = now, waits(worker)
+    return now
+
+
+def test_an_idle_worker_is_not_woken(worker: Worker) -> None:
     worker.open("a", "one")
     worker.until(lambda message: isinstance(message, Stats) and message.running == 0)
     worker.open("b", "one two")
     worker.finish("b")
     worker.until(lambda message: isinstance(message, Stats) and message.running == 0)
-    engine = psutil.Process(worker.process.pid)  # its first thread
-    before = engine.num_ctx_switches().voluntary
+    before = settled(worker)
     worker.socket.settimeout(1.5)
     try:
         with pytest.raises(TimeoutError):
             worker.receive()  # no message either
     finally:
         worker.socket.settimeout(PATIENCE)
-    assert engine.num_ctx_switches().voluntary <= before + 1  # on its way into the wait
+    assert waits(worker) == before
+
+
+def test_what_comes_during_a_long_step_is_prepared_meanwhile(worker: Worker) -> None:
+    """By the reader's thread, and by the pool: it is admitted with the next step."""
+    worker.open("slow", "one two !step-ms=400")
+    worker.first("slow", Delta)
+    worker.open("brief", "one")
+    worker.open("long", "one !slow-prepare=100")
+    worker.open("ill", "!bad")
+    events = worker.finish("slow", "brief", "long", "ill")
+    for id in ("brief", "long"):
+        accepted = events[id][0]
+        assert isinstance(accepted, Accepted)
+        done = events[id][-1]
+        assert isinstance(done, Done)
+        assert done.timing.prepare < accepted.at  # it was ready, and waited for the step to end
+    assert isinstance(events["ill"][-1], Failed)
+
+
+def test_a_long_wait_is_ended_by_what_the_pool_has_prepared(worker: Worker) -> None:
+    worker.until(lambda message: isinstance(message, Stats) and message.running == 0)
+    worker.open("long", "one !slow-prepare=100")
+    assert text(worker.finish("long")["long"]) == "one"
 
 
 def test_a_gateway_that_does_not_read_blocks_nobody_for_good(worker: Worker) -> None:

@@ -14,19 +14,13 @@ def delta(index: int, text: str, tokens: int = 1, at: float = 0.0) -> Delta:
     return Delta("a", index, text, tokens, at, [TokenLogprob(len(text), text, -1.0, text.encode())] * tokens)
 
 
-def drain(mailbox: Mailbox) -> list[Event]:
-    events: list[Event] = []
-    while (event := mailbox.pop()) is not None:
-        events.append(event)
-    return events
-
-
 def test_a_reader_that_keeps_up_gets_each_delta_as_it_was_sent() -> None:
     mailbox = Mailbox()
     for sent in (Accepted("a", 1, 0.0), delta(0, "x"), delta(0, "y"), ChoiceDone("a", 0, "stop")):
         mailbox.put(sent)
-        assert mailbox.pop() is sent
-    assert mailbox.pop() is None
+        [taken] = mailbox.take()
+        assert taken is sent
+    assert mailbox.take() == []
 
 
 @given(st.lists(st.one_of(PUT, READ), max_size=300))
@@ -36,11 +30,11 @@ def test_merging_loses_and_reorders_nothing_of_a_choice(actions: list[tuple[int,
     received: list[Event] = []
     for number, action in enumerate(actions):
         if action is None:
-            received.extend(filter(None, [mailbox.pop()]))
+            received.extend(mailbox.take())
         else:
             sent.append(delta(*action, at=float(number)))
             mailbox.put(sent[-1])
-    received.extend(drain(mailbox))
+    received.extend(mailbox.take())
     for index in range(3):
         theirs = [event for event in sent if event.index == index]
         ours = [event for event in received if isinstance(event, Delta) and event.index == index]
@@ -54,7 +48,7 @@ def test_what_is_unread_is_bounded_by_the_number_of_choices() -> None:
     mailbox = Mailbox()
     for number in range(10_000):
         mailbox.put(delta(number % 4, "word "))
-    unread = drain(mailbox)
+    unread = mailbox.take()
     assert [event.tokens for event in unread if isinstance(event, Delta)] == [2500] * 4
 
 
@@ -63,31 +57,30 @@ def test_a_choice_ends_after_its_last_delta_and_the_call_after_all() -> None:
     done = Done("a", Usage(), Timing())
     for event in (delta(0, "x"), delta(1, "p"), delta(0, "y"), ChoiceDone("a", 0, "stop"), delta(1, "q"), done):
         mailbox.put(event)
-    first, second, *rest = drain(mailbox)
+    first, second, *rest = mailbox.take()
     assert isinstance(first, Delta)
     assert isinstance(second, Delta)
     assert (first.text, second.text) == ("xy", "pq")
     assert rest == [ChoiceDone("a", 0, "stop"), done]
-    assert mailbox.exhausted
 
 
 async def test_a_waiting_reader_is_woken_once_there_is_something() -> None:
     mailbox = Mailbox()
-    waiting = asyncio.ensure_future(mailbox.wait())
+    waiting = asyncio.ensure_future(mailbox.read())
     await asyncio.sleep(0)
     assert not waiting.done()
     mailbox.put(delta(0, "x"))
-    await waiting
-    await mailbox.wait()  # returns at once while there is something
-    assert len(drain(mailbox)) == 1
+    mailbox.put(delta(0, "y"))  # in the same turn of the loop: taken with it
+    assert [event.text for event in await waiting if isinstance(event, Delta)] == ["xy"]
+    mailbox.put(delta(0, "z"))
+    assert len(await mailbox.read()) == 1  # at once while there is something
 
 
 async def test_a_reader_that_stops_waiting_can_come_back() -> None:
     mailbox = Mailbox()
-    waiting = asyncio.ensure_future(mailbox.wait())
+    waiting = asyncio.ensure_future(mailbox.read())
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     mailbox.put(delta(0, "x"))
-    await mailbox.wait()
-    assert len(drain(mailbox)) == 1
+    assert len(await mailbox.read()) == 1

@@ -50,15 +50,24 @@ def open_call(backend: WorkerBackend, words: str, *, n: int = 1, timeline: Timel
     return backend.open(call, timeline or Timeline())
 
 
+async def each(session: Session) -> AsyncIterator[Event]:
+    """Its events up to the terminal one."""
+    while True:
+        for event in await session.read():
+            yield event
+            if isinstance(event, Done | Failed):
+                return
+
+
 async def read(session: Session) -> list[Event]:
     async with asyncio.timeout(PATIENCE):
-        return [event async for event in session.events()]
+        return [event async for event in each(session)]
 
 
 async def first(session: Session, kind: type[Event]) -> None:
     """Read up to the first event of that kind."""
     async with asyncio.timeout(PATIENCE):
-        async for event in session.events():
+        async for event in each(session):
             if isinstance(event, kind):
                 return
     raise AssertionError(f"no {kind.__name__}")
