@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
+from math import inf
 from time import perf_counter
 from typing import Protocol
 
@@ -134,7 +135,7 @@ class Speculation:
             assert drafting is not None
             drafting.take((), 0)
             length = drafting.length(want.length, threshold)
-            if length or proposer.free:
+            if length or (proposer.free and threshold < inf):  # beside so many, a guess is not worth its look either
                 lengths.append(length)
                 wants.append(Want(want.sequence, length or 1))
             else:
