@@ -14,6 +14,9 @@ enum {
     AHEAD = 16,       /* positions whose values are fetched early: too far apart for the processor to guess */
 };
 
+/* Of queries that are taken together: a case each, in which their number is known. */
+#define EACH_COUNT(CASE) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
+
 /* 32 bfloat16 as two vectors of float32: those at even places and those at odd ones. */
 static inline __m512 even_bf16(__m512i pairs)
 {
@@ -156,14 +159,7 @@ static __attribute__((noinline)) void score_some(
         score(queries, n, turned, head_dim, out);    \
         break;
     switch (count) {
-        CASE(1)
-        CASE(2)
-        CASE(3)
-        CASE(4)
-        CASE(5)
-        CASE(6)
-        CASE(7)
-        CASE(8)
+        EACH_COUNT(CASE)
     }
 #undef CASE
 }
@@ -222,14 +218,7 @@ static __attribute__((noinline)) void weigh_some(const float *weights, size_t ro
         weigh(weights, room, n, values, stride, table, length, even, odd);          \
         break;
     switch (count) {
-        CASE(1)
-        CASE(2)
-        CASE(3)
-        CASE(4)
-        CASE(5)
-        CASE(6)
-        CASE(7)
-        CASE(8)
+        EACH_COUNT(CASE)
     }
 #undef CASE
 }

@@ -17,22 +17,32 @@ struct product {
     float eps;
     const int32_t *which; /* [rows]: rows of x, or NULL: the first ones */
     int rows;
-    int prompt; /* may be multiplied in bfloat16 */
+    int prompt; /* may be multiplied in bfloat16; without `which` */
     enum epilogue epilogue;
     float *y; /* [rows, outputs]; GATE: [rows, outputs / 2], silu(first half) · second half */
 };
 
-static void quantise(const struct product *p, struct desk *desk)
+/* Row i of those that are multiplied, normed where that is asked for. */
+static const float *entering(const struct product *p, int i, struct desk *desk)
 {
     int inputs = p->linear->inputs;
-    for (int i = 0; i < p->rows; i++) {
-        const float *row = p->x + (size_t)(p->which ? p->which[i] : i) * inputs;
-        if (p->norm != NULL) {
-            rms_norm(row, p->norm, inputs, p->eps, desk->row);
-            row = desk->row;
-        }
-        quantise_row(row, inputs, &desk->codes, i);
-    }
+    const float *row = p->x + (size_t)(p->which ? p->which[i] : i) * inputs;
+    if (p->norm == NULL)
+        return row;
+    rms_norm(row, p->norm, inputs, p->eps, desk->row);
+    return desk->row;
+}
+
+static void quantise(const struct product *p, struct desk *desk)
+{
+    for (int i = 0; i < p->rows; i++)
+        quantise_row(entering(p, i, desk), p->linear->inputs, &desk->codes, i);
+}
+
+static __attribute__((target("avx512bf16"))) void narrow(const struct product *p, struct desk *desk)
+{
+    for (int i = 0; i < p->rows; i++)
+        narrow_row(entering(p, i, desk), p->linear->inputs, i, desk->narrowed);
 }
 
 static void write_block(const struct product *p, int block, int row, int count, const __m512 *y)
@@ -54,114 +64,77 @@ static void write_gated(
     }
 }
 
-static void gate_block(const struct product *p, int block, int blocks, struct desk *desk, int row, int count)
+/* A block of outputs, or of GATE's gates with theirs of the other half. */
+static void int8_block(const struct engine *engine, const struct product *p, int block, int blocks, struct desk *desk)
 {
-    __m512 gate[TILE_ROWS], up[TILE_ROWS];
-    block_product(p->linear, block, &desk->codes, row, count, gate);
-    block_product(p->linear, blocks + block, &desk->codes, row, count, up);
-    write_gated(p, block, blocks, row, count, gate, up);
-}
-
-/* Threads quantise the rows each for itself: that costs less than waiting for one that does it for all. */
-static void product_phase(struct engine *engine, struct phase *phase, int thread, const struct product *p)
-{
-    struct desk *desk = &engine->desks[thread];
-    int blocks = blocks_of(p->linear) / (p->epilogue == GATE ? 2 : 1);
-    int tasks = TASKS_PER_THREAD * engine->pool.threads;
-    tasks = blocks < tasks ? blocks : tasks;
-    int ready = 0;
-    for (int task; (task = phase_claim(phase, tasks)) < tasks; phase_complete(phase)) {
-        if (!ready)
-            quantise(p, desk);
-        ready = 1;
-        int end = (int)((int64_t)blocks * (task + 1) / tasks);
-        for (int block = (int)((int64_t)blocks * task / tasks); block < end; block++)
-            for (int row = 0, count; row < p->rows; row += count) {
-                count = tile_of(p->rows - row, engine->matrix);
-                if (p->epilogue == GATE) {
-                    gate_block(p, block, blocks, desk, row, count);
-                } else {
-                    __m512 y[TILE_ROWS];
-                    block_product(p->linear, block, &desk->codes, row, count, y);
-                    write_block(p, block, row, count, y);
-                }
-            }
-    }
-    phase_await(phase, tasks);
-}
-
-static __attribute__((target("avx512bf16"))) void narrow_rows(const struct product *p, struct desk *desk)
-{
-    int inputs = p->linear->inputs;
-    for (int i = 0; i < p->rows; i++) {
-        const float *row = p->x + (size_t)i * inputs;
-        if (p->norm != NULL) {
-            rms_norm(row, p->norm, inputs, p->eps, desk->row);
-            row = desk->row;
+    for (int row = 0, count; row < p->rows; row += count) {
+        __m512 y[2][TILE_ROWS];
+        count = tile_of(p->rows - row, engine->matrix);
+        block_product(p->linear, block, &desk->codes, row, count, y[0]);
+        if (p->epilogue == GATE) {
+            block_product(p->linear, blocks + block, &desk->codes, row, count, y[1]);
+            write_gated(p, block, blocks, row, count, y[0], y[1]);
+        } else {
+            write_block(p, block, row, count, y[0]);
         }
-        narrow_row(row, inputs, i, desk->narrowed);
     }
 }
 
-/* The product of two blocks of outputs. `second` may be one more than there are. */
-static void bfloat16_blocks(const struct product *p, int first, int second, int blocks, struct desk *desk)
+/* Two blocks of outputs, but for the last of an odd number, in bfloat16; of GATE, one of gates with theirs of the other
+ * half.
+ */
+static void bfloat16_pair(const struct product *p, int unit, int blocks, struct desk *desk)
 {
     const struct linear *w = p->linear;
+    int block[2] = {2 * unit, 2 * unit + 1}, pair = 2 * unit + 1 < blocks ? 2 : 1;
+    if (p->epilogue == GATE) {
+        block[0] = unit;
+        block[1] = blocks + unit;
+        pair = 2;
+    }
     _Alignas(64) float sums[2][2][TILE_ROWS * LANES];
-    expand_block(w, first, desk->expanded);
-    if (second < blocks_of(w))
-        expand_block(w, second, desk->expanded + (size_t)w->inputs * LANES);
+    for (int each = 0; each < pair; each++)
+        expand_block(w, block[each], desk->expanded + (size_t)each * w->inputs * LANES);
     for (int row = 0; row < p->rows; row += PAIR_ROWS) {
         bfloat16_sums(desk->narrowed + (size_t)row * w->inputs, desk->expanded, w->inputs, sums[0][0]);
         for (int tile = 0, at = row; tile < 2 && at < p->rows; tile++, at += TILE_ROWS) {
             int count = p->rows - at < TILE_ROWS ? p->rows - at : TILE_ROWS;
             __m512 y[2][TILE_ROWS];
-            for (int each = 0; each < 2; each++)
+            for (int each = 0; each < pair; each++) {
                 for (int i = 0; i < count; i++)
                     y[each][i] = _mm512_load_ps(sums[tile][each] + i * LANES);
-            add_bias(w, first, count, y[0]);
-            if (second < blocks_of(w))
-                add_bias(w, second, count, y[1]);
-            if (p->epilogue == GATE) {
-                write_gated(p, first, blocks, at, count, y[0], y[1]);
-            } else {
-                write_block(p, first, at, count, y[0]);
-                if (second < blocks_of(w))
-                    write_block(p, second, at, count, y[1]);
+                add_bias(w, block[each], count, y[each]);
+                if (p->epilogue != GATE)
+                    write_block(p, block[each], at, count, y[each]);
             }
+            if (p->epilogue == GATE)
+                write_gated(p, unit, blocks, at, count, y[0], y[1]);
         }
     }
 }
 
-/* As `product_phase`, of rows that are the first ones. */
-static void bfloat16_phase(struct engine *engine, struct phase *phase, int thread, const struct product *p)
+/* Threads prepare the rows each for itself: that costs less than waiting for one that does it for all. */
+static void linear_phase(struct engine *engine, struct phase *phase, int thread, const struct product *p)
 {
     struct desk *desk = &engine->desks[thread];
+    int bfloat16 = p->prompt && engine->bfloat16;
     int blocks = blocks_of(p->linear) / (p->epilogue == GATE ? 2 : 1);
-    int units = p->epilogue == GATE ? blocks : (blocks + 1) / 2;
+    int units = bfloat16 && p->epilogue != GATE ? (blocks + 1) / 2 : blocks;
     int tasks = TASKS_PER_THREAD * engine->pool.threads;
     tasks = units < tasks ? units : tasks;
     int ready = 0;
     for (int task; (task = phase_claim(phase, tasks)) < tasks; phase_complete(phase)) {
         if (!ready)
-            narrow_rows(p, desk);
+            (bfloat16 ? narrow : quantise)(p, desk);
         ready = 1;
         int end = (int)((int64_t)units * (task + 1) / tasks);
         for (int unit = (int)((int64_t)units * task / tasks); unit < end; unit++)
-            if (p->epilogue == GATE)
-                bfloat16_blocks(p, unit, blocks + unit, blocks, desk);
+            if (bfloat16)
+                bfloat16_pair(p, unit, blocks, desk);
             else
-                bfloat16_blocks(p, 2 * unit, 2 * unit + 1, blocks, desk);
+                int8_block(engine, p, unit, blocks, desk);
     }
     phase_await(phase, tasks);
-}
-
-static void linear_phase(struct engine *engine, struct phase *phase, int thread, const struct product *p)
-{
-    if (p->prompt && engine->bfloat16)
-        bfloat16_phase(engine, phase, thread, p);
-    else
-        product_phase(engine, phase, thread, p);
 }
 
 /* Give queries and keys their positions; put keys and values into the cache. A task a row. */
@@ -261,7 +234,8 @@ static void run_forward(void *argument, int thread)
         const struct layer *layer = &decoder->layers[i];
         struct product qkv = {&layer->qkv, hidden, layer->attention_norm, eps, NULL, rows, prompt, STORE, engine->qkv};
         struct product output = {&layer->output, engine->attended, NULL, eps, NULL, rows, prompt, ADD, hidden};
-        struct product gate_up = {&layer->gate_up, hidden, layer->mlp_norm, eps, NULL, rows, prompt, GATE, engine->activated};
+        struct product gate_up = {
+            &layer->gate_up, hidden, layer->mlp_norm, eps, NULL, rows, prompt, GATE, engine->activated};
         struct product down = {&layer->down, engine->activated, NULL, eps, NULL, rows, prompt, ADD, hidden};
         linear_phase(engine, phase++, thread, &qkv);
         cache_phase(engine, phase++, decoder, batch, i);
@@ -275,7 +249,7 @@ static void run_forward(void *argument, int thread)
             &decoder->head, hidden, decoder->norm, eps, batch->wanted, batch->wanted_rows, 0, STORE, batch->logits};
         if (engine->matrix)
             matrix_open(&TILE_SHAPES);
-        product_phase(engine, phase, thread, &head);
+        linear_phase(engine, phase, thread, &head);
     }
     if (engine->matrix)
         matrix_close();

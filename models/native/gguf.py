@@ -98,7 +98,8 @@ class _Reader:
         found = self._file.tensors.get(name)
         if found is None or found.shape != shape:
             return False
-        return self._file.block_type(name) in (F32,) if len(shape) == 1 else self._file.block_type(name) in _EXPANDED
+        kind = self._file.block_type(name)
+        return kind is F32 if len(shape) == 1 else kind in _EXPANDED
 
     def _alike(self) -> bool:
         """Whether weights that become one linear are of one type."""
