@@ -12,6 +12,7 @@ from gateway.backends.worker import Supervision, WorkerBackend
 from gateway.routing import Route
 from gateway.settings import ModelSettings, Settings
 from metrics.registry import Registry
+from pipelines.logs import LogOptions
 
 FIRST = "text"  # loaded before the other kinds, with all cores to itself: what a chat waits for
 HEAD_START_S = 20.0  # at most: a model whose files have to be fetched first must not hold up the others
@@ -59,7 +60,7 @@ class Fleet:
         head_start_s: float = HEAD_START_S,
     ) -> None:
         self._head_start = head_start_s
-        self._served = [_Served(model, registry, supervision) for model in settings.models]
+        self._served = [_Served(model, registry, supervision, settings.server.log) for model in settings.models]
         self._by_name = {name: served for served in self._served for name in (served.route.name, *served.route.aliases)}
         self._started = False
         self._loading: asyncio.Task[None] | None = None  # starts those that wait for the first ones
@@ -123,7 +124,9 @@ class Fleet:
 class _Served:
     """One model: its route, and the workers behind it."""
 
-    def __init__(self, settings: ModelSettings, registry: Registry, supervision: Supervision | None) -> None:
+    def __init__(
+        self, settings: ModelSettings, registry: Registry, supervision: Supervision | None, log: LogOptions
+    ) -> None:
         spec = settings.spec()
         self.settings = settings
         self.was_ready = False
@@ -135,6 +138,7 @@ class _Served:
                 replica=str(replica),
                 step_timeout_s=settings.step_timeout_s,
                 supervision=supervision,
+                log=log,
             )
             for replica in range(settings.replicas)
         ]

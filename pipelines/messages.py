@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from pipelines.audio.messages import AudioEvent, AudioOptions, StreamRequest, TranscriptionRequest
 from pipelines.image.messages import ImageEvent, ImageOptions, ImageRequest
+from pipelines.logs import LogOptions
 
 Priority = Literal["interactive", "batch"]
 FinishReason = Literal["stop", "length"]
@@ -191,9 +192,10 @@ Request = TextRequest | EmbeddingRequest | RerankRequest | TranscriptionRequest 
 
 
 class Load(Struct, frozen=True, tag="load"):
-    """The first frame: what to load."""
+    """The first frame: what to load, and how to log."""
 
     spec: ModelSpec
+    log: LogOptions = LogOptions()
 
 
 class Open(Struct, frozen=True, tag="open"):

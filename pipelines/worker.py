@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from msgspec.structs import replace
 
+from pipelines import logs
 from pipelines.base import ModelError, Pipeline, Work
 from pipelines.engine import Engine
 from pipelines.inbox import Inbox, OpenRequests
@@ -69,7 +70,7 @@ def serve(channel: WorkerChannel) -> int:
     if not isinstance(load_first, Load):
         return EXIT_CRASHED
     spec = load_first.spec
-    configure_logging(spec.name)
+    logs.configure(load_first.log, spec.name)
 
     requests: OpenRequests = {}
     clock = StepClock()
@@ -94,12 +95,6 @@ def serve(channel: WorkerChannel) -> int:
     channel.send(ready)
     Engine(pipeline, reader, inbox, requests, channel, clock).run()
     return EXIT_DRAINED
-
-
-def configure_logging(model: str) -> None:
-    """Lines of this process carry the model's name; stderr is the gateway's."""
-    name = model.replace("%", "%%")
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s [{name}] %(name)s: %(message)s")
 
 
 def main() -> NoReturn:

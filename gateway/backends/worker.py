@@ -13,6 +13,7 @@ from gateway.backends.process import WorkerProcess, describe_exit
 from gateway.backends.session import WorkerSession
 from metrics.registry import Registry
 from metrics.timeline import Timeline
+from pipelines.logs import LogOptions
 from pipelines.messages import (
     Drain,
     FromWorker,
@@ -53,12 +54,14 @@ class WorkerBackend:
         replica: str = "0",
         step_timeout_s: float = 120.0,
         supervision: Supervision | None = None,
+        log: LogOptions | None = None,
     ) -> None:
         self.replica = replica
         self._spec = spec
         self._registry = registry
         self._step_timeout = step_timeout_s
         self._times = supervision or Supervision()
+        self._log = log or LogOptions()
         self._state = State.STOPPED
         self._reason: str | None = None
         self._ready: Ready | None = None
@@ -166,7 +169,7 @@ class WorkerBackend:
         self._load_failed = self._given_up = self._ready = None
         self._lives += 1
         try:
-            process = await WorkerProcess.start(self._spec, self._receive)
+            process = await WorkerProcess.start(self._spec, self._receive, self._log)
         except OSError as error:
             self._set_state(State.RESTARTING, f"no process could be started: {error.strerror}")
             return 0.0
