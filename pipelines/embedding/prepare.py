@@ -10,6 +10,7 @@ from pipelines.embedding.batching import Input
 from pipelines.embedding.images import load_pixels
 from pipelines.embedding.job import Job
 from pipelines.embedding.tokenize import Tokenizer, Tokens
+from pipelines.media.pictures import decode_picture
 from pipelines.messages import (
     EmbeddingInput,
     EmbeddingRequest,
@@ -66,7 +67,7 @@ class Preparer:
                 image = self._config.image
                 if image is None:
                     raise InvalidRequest(f"{param!r} is an image, but this model embeds text alone", param)
-                return Input(job, index, "image", image.tokens, load_pixels(data, image, param), 0)
+                return Input(job, index, "image", image.tokens, load_pixels(decode_picture, data, image, param), 0)
             case TokenPrompt(ids=ids):
                 return self._text(job, index, self._tokenizer.ids(ids, truncate, param))
             case Tokens():
