@@ -23,12 +23,12 @@ def in_mode(mode: str) -> Image.Image:
     match mode:
         case "1":
             return GREY.point(lambda value: 255 if value > 100 else 0).convert("1")
-        case "I;16" | "I;16L" | "I;16N":
-            return (
-                wide("I;16", "<u2") if mode == "I;16" else renamed(mode, "<u2" if sys.byteorder == "little" else ">u2")
-            )
+        case "I;16" | "I;16L":
+            return wide(mode, "<u2")
         case "I;16B":
-            return wide("I;16B", ">u2")
+            return wide(mode, ">u2")
+        case "I;16N":
+            return wide(mode, "=u2")
         case "I":
             return Image.fromarray(WIDE_RAMP.astype(np.int32))
         case "F":
