@@ -235,7 +235,7 @@ class TopLogprob(Struct, frozen=True, array_like=True):
     id: int
     text: str  # the token's text; U+FFFD where its bytes are no UTF-8 of their own
     logprob: float
-    bytes: bytes
+    raw: bytes  # the token as it is
 
 
 class TokenLogprob(Struct, frozen=True, array_like=True):
@@ -244,7 +244,7 @@ class TokenLogprob(Struct, frozen=True, array_like=True):
     id: int
     text: str
     logprob: float | None  # None for the first token of a prompt (echo)
-    bytes: bytes
+    raw: bytes  # the token as it is
     top: list[TopLogprob] = []
 
 
