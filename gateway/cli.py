@@ -44,7 +44,7 @@ def main() -> None:
 def serve(
     host: str | None, port: int | None, config: str | None, log_level: str | None, log_format: str | None
 ) -> None:
-    """Load the models and answer requests until SIGTERM or Ctrl-C."""
+    """Load the models and answer requests until SIGTERM, SIGHUP or Ctrl-C."""
     given = {"host": host, "port": port, "log_level": log_level, "log_format": log_format}
     settings = _settings(config, {name: value for name, value in given.items() if value is not None})
     logs.configure(settings.server.log)
