@@ -12,7 +12,7 @@ from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, License, SecurityScheme
 from msgspec import Meta, Raw, Struct
 
-from gateway import __version__
+from gateway import __version__, answers
 from gateway.schemas.audio import TranscriptionForm
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.completions import CompletionRequest
@@ -54,16 +54,23 @@ class PagePlugin(OpenAPIRenderPlugin):
 
     def __init__(self) -> None:
         super().__init__(path="/")
+        self._page = b""
 
     def render(self, request: Request[object, object, State], openapi_schema: dict[str, object]) -> bytes:
-        return render_page(with_bodies(openapi_schema)).encode()
+        self._page = self._page or render_page(completed(openapi_schema)).encode()
+        return self._page
 
 
 class JsonPlugin(JsonRenderPlugin):
-    """The schema itself, request bodies included."""
+    """The schema itself, complete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._schema = b""
 
     def render(self, request: Request[object, object, State], openapi_schema: dict[str, object]) -> bytes:
-        return msgspec.json.encode(with_bodies(openapi_schema))
+        self._schema = self._schema or msgspec.json.encode(completed(openapi_schema))
+        return self._schema
 
 
 def openapi_config() -> OpenAPIConfig:
@@ -80,10 +87,12 @@ def openapi_config() -> OpenAPIConfig:
     )
 
 
-def with_bodies(schema: dict[str, object]) -> dict[str, object]:
-    """The schema with BODIES and FORMS: those endpoints decode theirs themselves, so Litestar does not see them."""
-    types = {body: _describable(body) for body in (*BODIES.values(), *OTHER_BODIES.values())}
+def completed(schema: dict[str, object]) -> dict[str, object]:
+    """The schema with BODIES, FORMS and all that may be answered: those endpoints decode and encode themselves, so
+    Litestar does not see it."""
+    types: dict[object, object] = {body: _describable(body) for body in (*BODIES.values(), *OTHER_BODIES.values())}
     types |= {form: _describable(form, files) for form, files in FORMS.values()}
+    types |= {each: each for each in answers.types()}
     found, components = msgspec.json.schema_components(types.values(), ref_template="#/components/schemas/{name}")
     references = dict(zip(types, found, strict=True))
     bodies = [(path, "application/json", body) for path, body in BODIES.items()]
@@ -96,9 +105,13 @@ def with_bodies(schema: dict[str, object]) -> dict[str, object]:
                 of_path = {"anyOf": [of_path, references[OTHER_BODIES[path]]]}
             body = {"required": True, "content": {media_type: {"schema": of_path}}}
             paths[path]["post"] = {**_table(paths[path].get("post")), "requestBody": body}
+    for path, item in paths.items():
+        for method, operation in item.items():
+            told = _table(operation)
+            item[method] = {**told, "responses": answers.answers(path, told, references)}
     known = _table(schema.get("components"))
     schemas = {**_table(known.get("schemas")), **components}
-    return {**schema, "paths": paths, "components": {**known, "schemas": schemas}}
+    return {**schema, "paths": paths, "components": {**known, "schemas": schemas, "responses": answers.components()}}
 
 
 def _describable(body: type[Struct], files: Sequence[str] = ()) -> type[Struct]:
