@@ -66,7 +66,7 @@ def models_table(fleet: Fleet) -> Table:
 
 
 def _row(route: Route) -> list[str]:
-    replica = next((each for each in route.replicas if each.ready), route.replicas[0])
+    replica = route.foremost
     ready = replica.ready
     colour = STATE_COLOURS.get(replica.state, "yellow")
     state = f"[{colour}]{replica.state}[/{colour}]"

@@ -42,9 +42,10 @@ def test_elements_go_by_index_or_by_name() -> None:
         GATEWAY_MODELS__0__QUANTIZATION="int8",
         GATEWAY_MODELS__ORG_B_2__TEXT__MAX_NUM_SEQS="9",
         GATEWAY_MODELS__C_D__REQUIRED="false",
+        GATEWAY_MODELS__A__TEXT__SAMPLING__TEMPERATURE="0.3",
     )
     assert models(found) == [
-        {"name": "a", "quantization": "int8"},
+        {"name": "a", "quantization": "int8", "text": {"sampling": {"temperature": 0.3}}},
         {"name": "org/b.2", "text": {"max_num_seqs": 9}},
         {"name": "c-d", "required": False},
     ]
