@@ -46,6 +46,11 @@ class Route:
         """Whether at least one replica takes requests."""
         return any(replica.state is State.READY for replica in self.replicas)
 
+    @property
+    def foremost(self) -> Backend:
+        """A replica that is ready, if there is one."""
+        return next((replica for replica in self.replicas if replica.ready), self.replicas[0])
+
     def pick(self, units: int) -> Slots | None:
         """The replica to start a request of `units` on now: of those that have room, the one with most."""
         return _freest(self._slots, units)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,9 @@ __all__ = ["GenerationDefaults", "LoadedModel", "ModelLoadError", "SourceError",
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """What the model's authors recommend; 1.0 or off where they say nothing."""
+    """What the model's authors recommend (generation_config.json); `sampling` has what they say something about."""
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
+    sampling: Mapping[str, object] = field(default_factory=dict)
     eos_ids: frozenset[int] = frozenset()
 
 
@@ -130,4 +126,4 @@ def _generation_defaults(
         ends.update(named if isinstance(named, list) else [] if named is None else [named])
     fields = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     given = {name: generation[name] for name in fields if generation.get(name) is not None}
-    return GenerationDefaults(**given, eos_ids=frozenset(ends))
+    return GenerationDefaults(given, frozenset(ends))

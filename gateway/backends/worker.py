@@ -268,6 +268,7 @@ class WorkerBackend:
         self._registry.load_seconds(self.model, self.kind, seconds)
         self._measure_memory()
         log.info("model %s is ready after %.1f s (worker %d)", self.model, seconds, process.pid)
+        log.debug("model %s: %s", self.model, ", ".join(f"{name} {value}" for name, value in ready.details.items()))
         self._set_state(State.READY)
 
     def _measure_memory(self) -> None:
