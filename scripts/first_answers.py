@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 SPEECH = Path(__file__).resolve().parent.parent / "tests/data/speech/austen-0870.wav"
 PATIENCE_S = 300  # for the models: the first start exports one of them
 ANSWER_S = 120
@@ -128,8 +130,15 @@ def served(log: Path, *, command: Sequence[str] = (), environ: Mapping[str, str]
             _await_models(url, process, log)
             yield url
         finally:
-            process.send_signal(signal.SIGTERM)
-            status = process.wait(60)
+            # A tracer keeps signals to itself: its only child is the gateway.
+            traced = psutil.Process(process.pid).children() if command and process.poll() is None else []
+            if process.poll() is None:
+                os.kill(traced[0].pid if traced else process.pid, signal.SIGTERM)
+            try:
+                status = process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
         assert status == 0, f"ended with {status}: {log.read_text(errors='replace')[-2000:]}"
 
 
