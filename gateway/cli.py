@@ -1,4 +1,4 @@
-"""`gateway serve | doctor | models | transcribe`"""
+"""`gateway serve | doctor | ready | models | transcribe`"""
 
 import io
 import logging
@@ -78,6 +78,20 @@ def doctor(config: str | None, as_json: bool) -> None:
     else:
         print_report(report)
     if not report.healthy:
+        sys.exit(EXIT_UNHEALTHY)
+
+
+@main.command()
+@click.option("--port", type=click.IntRange(1, 65535), help="Where it listens.  [default: as configured]")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=2.0, show_default=True, help="Seconds.")
+@_CONFIG
+def ready(port: int | None, timeout: float, config: str | None) -> None:
+    """Ask the running gateway of this configuration whether it serves. Exits with 1 if not."""
+    from gateway.probing import not_ready
+
+    settings = _settings(config, {} if port is None else {"port": port})
+    if (reason := not_ready(settings.server, timeout)) is not None:
+        click.echo(reason)
         sys.exit(EXIT_UNHEALTHY)
 
 

@@ -45,6 +45,10 @@ def import_pipeline(path: str) -> type[Pipeline[Work]]:
     module_name, _, class_name = path.partition(":")
     try:
         pipeline: type[Pipeline[Work]] = getattr(importlib.import_module(module_name), class_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or module_name.startswith(error.name.partition(".")[0]):
+            raise ModelError(f"there is no pipeline {path!r}: {error}") from error
+        raise  # a library that it imports
     except (ImportError, AttributeError, ValueError) as error:
         raise ModelError(f"there is no pipeline {path!r}: {error}") from error
     return pipeline
@@ -53,7 +57,10 @@ def import_pipeline(path: str) -> type[Pipeline[Work]]:
 def load(spec: ModelSpec) -> tuple[Pipeline[Work], Ready]:
     """Import and load, timed. Raises ModelError, and whatever else loading raises."""
     started = monotonic()
-    pipeline, ready = import_pipeline(spec.pipeline).load(spec)
+    try:
+        pipeline, ready = import_pipeline(spec.pipeline).load(spec)
+    except ModuleNotFoundError as error:
+        raise ModelError(f"the library {error.name} is not installed; 'gateway doctor' says what to install") from error
     # What loading made stays for ever: the collector need not look at it again in the middle of a step.
     gc.collect()
     gc.freeze()
