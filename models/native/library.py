@@ -123,7 +123,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
         loaded = ctypes.CDLL(spec.origin)
     except OSError as error:
         return None, str(error)
-    if not all(hasattr(loaded, name) for name in ("native_supported", "native_limits", "native_matrix")) or not _alike(
+    if not all(hasattr(loaded, name) for name in ("native_supported", "native_limits", "native_matrix", "repack_q8")) or not _alike(
         loaded
     ):
         return None, f"{spec.origin} was built from other sources: build it again"
@@ -139,10 +139,8 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     loaded.pack_int4.argtypes = [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p]
     loaded.pack_int8.restype = None
     loaded.pack_int8.argtypes = [c_void_p, c_int, c_int, c_void_p]
-    loaded.pack_q4.restype = None
-    loaded.pack_q4.argtypes = [c_void_p, c_int, c_int, c_int, c_void_p]
-    loaded.pack_q8.restype = None
-    loaded.pack_q8.argtypes = [c_void_p, c_int, c_int, c_void_p, c_void_p]
+    loaded.repack_q4.argtypes = [c_void_p, c_int, c_int, c_int, c_void_p]
+    loaded.repack_q8.argtypes = [c_void_p, c_int, c_int, c_void_p, c_void_p]
     return loaded, None
 
 
