@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from models.errors import UPSTREAM, ModelLoadError
 from models.fields import Fields
 
-_CONTROL, _USER_DEFINED = 3, 4  # token types
+_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # token types
 _NAMED = ("bos", "eos", "eot", "eom", "unknown", "padding")
 
 MOST_PIECE = 1024  # characters of a sentencepiece token, whose merges take the square of that
@@ -137,6 +137,9 @@ def _sentencepiece(described: TokenizerDescription) -> Tokenizer:
     """BPE over characters with bytes for what the vocabulary lacks, as Llama 2 has it."""
     tokens = described.tokens
     vocab = {token: id for id, token in enumerate(tokens)}
+    types = described.types
+    # What a text is made of: nobody types a control token, or a byte's, by its name.
+    pieces = {token: id for token, id in vocab.items() if not types or types[id] in (_NORMAL, _USER_DEFINED)}
     if not described.scores:
         raise ModelLoadError("the GGUF file lacks tokenizer.ggml.scores")
     longest = max(map(len, vocab))
@@ -146,7 +149,7 @@ def _sentencepiece(described: TokenizerDescription) -> Tokenizer:
     tokenizer = Tokenizer(
         models.BPE(
             vocab=vocab,
-            merges=_merges_from_scores(vocab, described.scores),
+            merges=_merges_from_scores(pieces, described.scores),
             unk_token=tokens[unknown],
             fuse_unk=True,
             byte_fallback=True,
