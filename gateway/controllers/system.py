@@ -7,11 +7,13 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from msgspec import Struct
 
+from gateway.backends.base import State
 from gateway.errors import model_not_found
 from gateway.fleet import Fleet, ModelStatus, Readiness, UnknownModel
 from gateway.routing import Route
 
 _STARTED = int(time())
+_STATES = tuple(State)  # in the order in which a model that is asked for should have them
 
 TheFleet = NamedDependency[Fleet]
 
@@ -29,6 +31,8 @@ class ModelCard(Struct, frozen=True):
     root: str  # the model's own name, where `id` is an alias
     aliases: list[str]
     ready: bool
+    state: State  # of the replica that is furthest: ready, loading, restarting, failed, …
+    reason: str | None = None  # why it is not ready
     max_model_len: int | None = None
     object: str = "model"
     owned_by: str = "gateway"
@@ -81,6 +85,7 @@ class SystemController(Controller):
 
 
 def _card(route: Route, name: str) -> ModelCard:
+    furthest = min(route.replicas, key=lambda replica: _STATES.index(replica.state))
     lengths = [replica.ready.context_length for replica in route.replicas if replica.ready]
     return ModelCard(
         id=name,
@@ -89,5 +94,7 @@ def _card(route: Route, name: str) -> ModelCard:
         root=route.name,
         aliases=list(route.aliases),
         ready=route.ready,
+        state=furthest.state,
+        reason=None if route.ready else furthest.reason,
         max_model_len=next((length for length in lengths if length), None),
     )
