@@ -10,6 +10,8 @@ from gateway.backends.base import Backend, State
 from gateway.settings import ModelSettings
 from metrics.registry import Registry
 
+_STATES = tuple(State)  # in the order in which a model that is asked for should have them
+
 
 class Route:
     """One model as callers name it: its settings, its replicas, and who may start on them."""
@@ -48,8 +50,8 @@ class Route:
 
     @property
     def foremost(self) -> Backend:
-        """A replica that is ready, if there is one."""
-        return next((replica for replica in self.replicas if replica.ready), self.replicas[0])
+        """The replica that is furthest on its way to being ready: ready, loading, restarting, …"""
+        return min(self.replicas, key=lambda replica: _STATES.index(replica.state))
 
     def pick(self, units: int) -> Slots | None:
         """The replica to start a request of `units` on now: of those that have room, the one with most."""
