@@ -34,23 +34,24 @@ class Route:
         registry.admission(name, kind, self.admission.state)
         # Nobody speaks into a queue: a live stream has a place at once, or is refused.
         places = tuple(Slots(replica, streams=True) for replica in self.replicas)
-        self.streams = Admission(places, lambda units: _freest(places, units), max_queue=0)
+        self.streams = Admission(places, lambda large: _freest(places, large), max_queue=0)
 
     @property
     def ready(self) -> bool:
         """Whether at least one replica takes requests."""
         return any(replica.state is State.READY for replica in self.replicas)
 
-    def pick(self, units: int) -> Slots | None:
-        """The replica to start a request of `units` on now: of those that have room, the one with most."""
-        return _freest(self._slots, units)
+    def pick(self, large: bool = False) -> Slots | None:
+        """The replica to start a request on now: of those that have room for it, the one with most."""
+        return _freest(self._slots, large)
 
 
-def _freest(replicas: Sequence[Slots], units: int) -> Slots | None:
+def _freest(replicas: Sequence[Slots], large: bool) -> Slots | None:
     best: Slots | None = None
+    most = 0
     for slots in replicas:
-        if slots.fits(units) and (best is None or slots.free > best.free):
-            best = slots
+        if (room := slots.room(large=large)) > most:
+            best, most = slots, room
     return best
 
 

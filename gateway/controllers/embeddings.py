@@ -31,7 +31,7 @@ class EmbeddingsController(Controller):
         work = to_embedding_request(body)
         answer = EmbeddingsAnswer(route.name, len(work.inputs), body.encoding_format or "float")
         id = new_head("embd", route.name, route.fingerprint).id
-        job = Job(id, route, work, units(len(work.inputs)), wanted.timeout, raw, wanted.priority)
+        job = Job(id, route, work, units(len(work.inputs)), wanted.timeout, raw, wanted.priority, tenant=wanted.tenant)
         return dispatcher.reply(job, answer, timeline(request))
 
     @post("/v1/rerank", status_code=200, summary="Documents in the order of their relevance to a query")
@@ -43,5 +43,5 @@ class EmbeddingsController(Controller):
         work = to_rerank_request(body)
         id = new_head("rank", route.name, route.fingerprint).id
         answer = RerankAnswer(id, route.name, work, body.top_n, documents=bool(body.return_documents))
-        job = Job(id, route, work, units(len(work.documents)), wanted.timeout, raw, wanted.priority)
+        job = Job(id, route, work, units(len(work.documents)), wanted.timeout, raw, wanted.priority, tenant=wanted.tenant)
         return dispatcher.reply(job, answer, timeline(request))
