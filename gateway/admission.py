@@ -10,10 +10,11 @@ with a small one finds a slot.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from gateway.backends.base import Backend, State
+from gateway.waiting import Queue, Waiter
 from pipelines.messages import Priority
 
 # After so many interactive grants in a row, a waiting batch request is next.
@@ -110,67 +111,6 @@ class Lease:
             admission.give_back(self, monotonic() - self.granted)
 
 
-class _Waiter:
-    __slots__ = ("future", "large", "number", "tenant", "units")
-
-    def __init__(self, units: int, tenant: str, large: bool, number: int, future: "asyncio.Future[Lease]") -> None:
-        self.units = units
-        self.tenant = tenant
-        self.large = large
-        self.number = number  # in the order of arrival
-        self.future = future
-
-
-class _Queue:
-    """Those that wait in one priority class."""
-
-    def __init__(self) -> None:
-        # Ordered sets: the next is the first, and one that leaves is found at once.
-        self._waiters: dict[tuple[str, bool], dict[_Waiter, None]] = {}  # by tenant, and whether they are large
-        self._served: dict[str, int] = {}  # the turn in which each tenant that waits was served last
-        self._turns = 0
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __iter__(self) -> Iterator[_Waiter]:
-        for waiters in self._waiters.values():
-            yield from waiters
-
-    def add(self, waiter: _Waiter) -> None:
-        self._waiters.setdefault((waiter.tenant, waiter.large), {})[waiter] = None
-        self._size += 1
-
-    def discard(self, waiter: _Waiter) -> bool:
-        """Whether it was there."""
-        key = waiter.tenant, waiter.large
-        waiters = self._waiters.get(key, {})
-        if waiter not in waiters:
-            return False
-        del waiters[waiter]
-        self._size -= 1
-        if not waiters:
-            del self._waiters[key]
-            if (waiter.tenant, not waiter.large) not in self._waiters:
-                self._served.pop(waiter.tenant, None)
-        return True
-
-    def serve(self, waiter: _Waiter) -> None:
-        """It has its turn."""
-        self._turns += 1
-        self._served[waiter.tenant] = self._turns
-        self.discard(waiter)
-
-    def heads(self, held: Mapping[str, int]) -> list[_Waiter]:
-        """The first small and the first large one of each tenant: tenants that hold least, and then those whose last
-        turn is longest ago, come first; of one tenant, who came first."""
-        heads = [next(iter(waiters)) for waiters in self._waiters.values()]
-        if len(heads) > 1:
-            heads.sort(key=lambda each: (held.get(each.tenant, 0), self._served.get(each.tenant, 0), each.number))
-        return heads
-
-
 Pick = Callable[[bool], Slots | None]
 
 
@@ -185,7 +125,7 @@ class Admission:
         self._replicas = tuple(replicas)
         self._pick = pick
         self._max_queue = max_queue
-        self._queues: dict[Priority, _Queue] = {"interactive": _Queue(), "batch": _Queue()}
+        self._queues: dict[Priority, Queue] = {"interactive": Queue(), "batch": Queue()}
         self._held: dict[str, int] = {}  # slots, by tenant
         self._arrivals = 0
         self._run = 0  # interactive grants since the last batch one, while batch waits
@@ -256,7 +196,7 @@ class Admission:
     async def _wait(self, units: int, priority: Priority, deadline: float | None, tenant: str, large: bool) -> Lease:
         loop = asyncio.get_running_loop()
         self._arrivals += 1
-        waiter = _Waiter(units, tenant, large, self._arrivals, loop.create_future())
+        waiter = Waiter(units, tenant, large, self._arrivals, loop.create_future())
         queue = self._queues[priority]
         queue.add(waiter)
         timer = None
@@ -273,7 +213,7 @@ class Admission:
                 timer.cancel()
             queue.discard(waiter)
 
-    def _next(self) -> tuple[Priority, _Waiter, Slots] | None:
+    def _next(self) -> tuple[Priority, Waiter, Slots] | None:
         """Who starts now, and where. In the order of the queue, but large ones that have to leave the reserve free are
         passed by small ones."""
         order: tuple[Priority, Priority] = ("interactive", "batch")
@@ -332,6 +272,6 @@ class Admission:
         return Unavailable(self.restart_seconds, reason)
 
 
-def _expire(waiter: _Waiter) -> None:
+def _expire(waiter: Waiter) -> None:
     if not waiter.future.done():
         waiter.future.set_exception(QueueDeadline())
