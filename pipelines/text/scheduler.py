@@ -291,6 +291,8 @@ class Scheduler:
             if self._make_room(sequence, needed, prefix, preempt=preempt):
                 self._start(sequence, needed, prefix)
                 return sequence
+            if sequence.reserved:
+                return None
             lacking = True  # the blocks that come free are its own, but for the reserve
         return None
 

@@ -19,9 +19,9 @@ def due(sequence: Sequence) -> float:
 
 
 class Waiting:
-    """Interactive before batch, but for every `BATCH_SHARE`-th turn. Within a class the tenant is next that runs least,
-    then its request that runs least: one of many choices has no more than its share while others wait. Then who is
-    due."""
+    """Interactive before batch, but for every `BATCH_SHARE`-th turn. Within a class those go on first that were put back
+    for lack of blocks; then the tenant is next that runs least, then its request that runs least: one of many choices
+    has no more than its share while others wait. Then who is due."""
 
     def __init__(self) -> None:
         self._queues: dict[str, deque[Sequence]] = {}  # by request; those that were put back stand in front
@@ -71,6 +71,7 @@ class Waiting:
         heads.sort(
             key=lambda each: (
                 (each.rank == Rank.BATCH) != batch_first,
+                each.rank >= Rank.FURTHER or each.preemptions == 0,
                 tenants[each.ticket.tenant],
                 requests[each.ticket.id],
                 due(each),
