@@ -118,13 +118,17 @@ class Admission:
     """Grants the slots of one route. Lives on the event loop's thread alone.
 
     `pick` says which replica a request should start on now, if any: the route's choice. It is told whether the request
-    is large.
+    is large. `max_loading` is how many may wait while the model is loaded for the first time; None: as many as at any
+    other time.
     """
 
-    def __init__(self, replicas: Sequence[Slots], pick: Pick, *, max_queue: int) -> None:
+    def __init__(
+        self, replicas: Sequence[Slots], pick: Pick, *, max_queue: int, max_loading: int | None = None
+    ) -> None:
         self._replicas = tuple(replicas)
         self._pick = pick
         self._max_queue = max_queue
+        self._max_loading = max_queue if max_loading is None else max_loading
         self._queues: dict[Priority, Queue] = {"interactive": Queue(), "batch": Queue()}
         self._held: dict[str, int] = {}  # slots, by tenant
         self._arrivals = 0
@@ -154,29 +158,31 @@ class Admission:
         tenant: str = "",
         large: bool = False,
     ) -> Lease:
-        """A lease on a ready replica, waiting in the queue where none has room. It has one slot for each unit, or fewer:
-        what is free, and not above the request's share. `deadline` is on the monotonic clock.
+        """A lease on a ready replica, waiting in the queue where none has room, or where the model is loaded for the
+        first time. It has one slot for each unit, or fewer: what is free, and not above the request's share. `deadline`
+        is on the monotonic clock.
 
         Raises Overloaded where the queue is full, QueueDeadline once the deadline has passed, Unavailable where no
         replica is ready, or where none will be any more. Cancelled, it leaves the queue at once.
         """
         if deadline is not None and deadline <= monotonic():
             raise QueueDeadline
-        if self.total == 0:
+        if self.total == 0 and not self._loading:
             raise self._unavailable()
         large = large or priority == "batch"
         # Where there is room for a small one, nobody waits but large ones that have to leave it.
         if not (large and self.waiting) and (slots := self._pick(large)):
             return self._grant(slots, units, tenant, large)
+        most = self._max_queue if self.total else self._max_loading
         # The queue keeps a reserve like the slots' own.
-        if self.waiting >= self._max_queue - (self._max_queue // RESERVE if large else 0):
+        if self.waiting >= most - (most // RESERVE if large else 0):
             raise Overloaded(self.retry_after())
         return await self._wait(units, priority, deadline, tenant, large)
 
     def retry_after(self) -> int:
         """Whole seconds until everything that waits now should have started, at the measured rate of service."""
         share = max((slots.share for slots in self._replicas), default=1)
-        units = 1 + sum(min(waiter.units, share) for queue in self._queues.values() for waiter in queue)
+        units = 1 + sum(min(waiter.units, share) for waiter in self._waiters())
         seconds = units * self._hold / max(1, self.total)
         return min(MAX_RETRY_AFTER_S, max(1, math.ceil(seconds)))
 
@@ -260,12 +266,28 @@ class Admission:
             if (ready := slots.backend.ready) is not None:
                 self._load_seconds = ready.load_seconds
         self.total = sum(slots.total for slots in self._replicas)
-        if not any(s.backend.state in (State.LOADING, State.READY, State.RESTARTING) for s in self._replicas):
-            for queue in self._queues.values():
-                for waiter in queue:  # each leaves the queue by itself
-                    if not waiter.future.done():
-                        waiter.future.set_exception(self._unavailable())
+        # What was ready once is waited for while it restarts; a first load that failed is told, though it is retried.
+        coming = (State.LOADING, State.READY) + ((State.RESTARTING,) if self._load_seconds is not None else ())
+        if not any(s.backend.state in coming for s in self._replicas):
+            self._refuse(self._waiters(), self._unavailable())
         self._serve()
+        if self.total:  # those that waited for the model may be more than may wait for a slot
+            self._refuse(self._waiters()[self._max_queue :], Overloaded(self.retry_after()))
+
+    @property
+    def _loading(self) -> bool:
+        return any(slots.backend.state is State.LOADING for slots in self._replicas)
+
+    def _waiters(self) -> list[Waiter]:
+        """Interactive ones first, then in order of arrival."""
+        return [waiter for queue in self._queues.values() for waiter in sorted(queue, key=lambda each: each.number)]
+
+    def _refuse(self, waiters: Sequence[Waiter], error: Exception) -> None:
+        for waiter in waiters:
+            for queue in self._queues.values():
+                queue.discard(waiter)
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
 
     def _unavailable(self) -> Unavailable:
         reason = next((s.backend.reason for s in self._replicas if s.backend.reason), None)

@@ -17,7 +17,6 @@ from metrics.timeline import Timeline
 from pipelines.audio.messages import Media
 from pipelines.messages import Accepted, ChoiceDone, Done, Event, Failed, Priority, Request
 
-
 # A request of more is large: it will be at work for long, and leaves a reserve of slots to others.
 SMALL_UNITS = 4
 SMALL_BODY = 8 * 1024  # bytes: two thousand tokens
@@ -155,6 +154,7 @@ class Exchange:
 
     async def _admitted(self) -> Lease:
         job = self.job
+        job.route.wake()
         try:
             return await job.route.admission.acquire(
                 job.units, job.priority, self._deadline, tenant=job.tenant, large=job.large

@@ -39,7 +39,6 @@ async def test_a_request_goes_where_there_is_most_room_for_it() -> None:
     assert (wide.replica, wide.units) == (many, 2)
 
 
-
 async def test_ready_is_one_ready_replica() -> None:
     first, second = ScriptedBackend(), ScriptedBackend()
     it = route(first, second)
