@@ -209,6 +209,7 @@ class Open(Struct, frozen=True, tag="open"):
     request: Request
     priority: Priority = "interactive"
     deadline: float | None = None  # seconds left
+    tenant: str = ""  # whose it is: what the engine has is shared fairly between tenants
 
 
 class Feed(Struct, frozen=True, tag="feed"):

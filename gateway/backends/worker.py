@@ -122,7 +122,7 @@ class WorkerBackend:
         session = WorkerSession(id, timeline, process.send, process.writable)
         self._sessions[id] = session
         timeline.opened = monotonic()
-        process.send(Open(id, call.request, call.priority, call.deadline))
+        process.send(Open(id, call.request, call.priority, call.deadline, call.tenant))
         return session
 
     def launch(self) -> None:
