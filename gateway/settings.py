@@ -189,6 +189,11 @@ def load_settings(
     return settings
 
 
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Variables that look like settings, and are none: nothing reads them."""
+    return environment.unknown(Settings, environ)
+
+
 def default_models() -> list[dict[str, object]]:
     """The embedded models whose packages are installed, as a file would configure them; all of them if no package is,
     so that their workers say what is missing."""
