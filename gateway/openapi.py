@@ -39,6 +39,22 @@ FORMS: dict[str, tuple[type[Struct], tuple[str, ...]]] = {
     "/v1/images/edits": (EditForm, ("image", "mask?")),
 }
 
+# What is refused although its type is right, where a schema can say so; by the field's name.
+_SAID = {"minLength": 1}
+_TEXTS = {**_SAID, "minItems": 1, "items": {**_SAID, "minItems": 1}}
+_NARROWED: dict[str, dict[str, object]] = {
+    "model": _SAID,
+    "messages": {"minItems": 1},
+    "logit_bias": {"propertyNames": {"pattern": "^[0-9]+$"}},
+    "input": _TEXTS,
+    "query": _SAID,
+    "size": {"pattern": "^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"},
+}
+_NARROWED_OF: dict[type[Struct], dict[str, dict[str, object]]] = {
+    GenerationBody: {"prompt": _SAID},
+    EditForm: {"prompt": _SAID},
+}
+
 _File = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 
 _STYLE = """
@@ -120,13 +136,18 @@ def _describable(body: type[Struct], files: Sequence[str] = ()) -> type[Struct]:
     fields: list[tuple[str, object] | tuple[str, object, object]] = [
         (name[:-1], _File | None, None) if name.endswith("?") else (name, _File) for name in files
     ]
+    narrowed = _NARROWED | _NARROWED_OF.get(body, {})
     for field in msgspec.structs.fields(body):
+        name = field.encode_name
+        kind: object = field.type
+        if name in narrowed:
+            kind = Annotated[field.type, Meta(extra_json_schema=narrowed[name])]  # type: ignore[misc]
         if field.type is Raw:
-            fields.append((field.encode_name, Any, None))
+            fields.append((name, Any, None))
         elif field.required:
-            fields.append((field.encode_name, field.type))
+            fields.append((name, kind))
         else:
-            fields.append((field.encode_name, field.type, field.default))
+            fields.append((name, kind, field.default))
     return msgspec.defstruct(body.__name__, fields, kw_only=True, forbid_unknown_fields=True)
 
 

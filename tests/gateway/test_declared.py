@@ -83,3 +83,46 @@ def test_an_error_is_what_its_body_says() -> None:
     """The component is ErrorBody's; nothing else is encoded."""
     error = ApiError(400, "no", param="n").encode()
     assert error == b'{"error":{"message":"no","type":"invalid_request_error","param":"n","code":null}}'
+
+
+# Bodies, and whether they are valid: by the schema as by the endpoint.
+JUDGED: list[tuple[str, dict[str, Any], bool]] = [
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, True),
+    ("/v1/chat/completions", {"messages": []}, False),
+    ("/v1/chat/completions", {"messages": [{"role": "", "content": "hi"}]}, False),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "logit_bias": {"7": 1}}, True),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "logit_bias": {"x": 1}}, False),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "n": 0}, False),
+    ("/v1/completions", {"prompt": ""}, True),
+    ("/v1/completions", {"prompt": "hi", "logit_bias": {"-1": 1}}, False),
+    ("/v1/embeddings", {"input": "hi"}, True),
+    ("/v1/embeddings", {"input": [[1, 2], [3]]}, True),
+    ("/v1/embeddings", {"input": ""}, False),
+    ("/v1/embeddings", {"input": []}, False),
+    ("/v1/embeddings", {"input": [""]}, False),
+    ("/v1/embeddings", {"input": [[]]}, False),
+    ("/v1/rerank", {"query": "hi", "documents": ["a", {"text": "b"}]}, True),
+    ("/v1/rerank", {"query": "", "documents": ["a"]}, False),
+    ("/v1/rerank", {"query": "hi", "documents": []}, False),
+    ("/v1/images/generations", {"prompt": "a cat", "size": "64x64"}, True),
+    ("/v1/images/generations", {"prompt": ""}, False),
+    ("/v1/images/generations", {"prompt": "a cat", "size": "large"}, False),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "valid"), JUDGED)
+async def test_the_schema_judges_bodies_as_their_endpoint_does(
+    tmp_path: Path, path: str, body: dict[str, Any], valid: bool
+) -> None:
+    schema = schema_of_all()
+    declared_body = schema["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    body = {"model": "nobody", **body}
+    judge = Draft202012Validator({**declared_body, "components": schema["components"]})
+    assert judge.is_valid(body) is valid
+    # What is valid gets as far as to the model, of which there is none.
+    app, _ = make_app(make_settings(tmp_path))
+    async with make_client(app) as client:
+        answer = await client.post(path, json=body)
+        if answer.status_code == 404 and not valid:  # the model was looked for first
+            answer = await client.post(path, json={**body, "model": "first"})
+    assert (answer.status_code == 404) is valid
