@@ -12,6 +12,7 @@ from pipelines.image.job import ImageJob, Order, Output, Source
 from pipelines.image.messages import ImageOptions, ImageRequest
 from pipelines.image.uploads import load_mask, load_picture
 from pipelines.image.validation import Settings, settle
+from pipelines.media.pictures import decode_picture
 from pipelines.messages import Request
 
 
@@ -64,12 +65,12 @@ class Preparer:
         if request.image is None:
             return None
         size: Size = settings.size
-        pixels, upload = load_picture(request.image, size)
+        upload = load_picture(decode_picture, request.image, size)
         mask = None
         if request.mask is not None:
             _, height, width = self._family.latent_shape(size)
-            mask = load_mask(request.mask, upload, size, (height, width))
-        return Source(pixels, mask, settings.strength)
+            mask = load_mask(decode_picture, request.mask, upload.size, size, (height, width))
+        return Source(upload.pixels, mask, settings.strength)
 
     def _noise(self, request: ImageRequest, settings: Settings) -> NoiseScheduler:
         try:

@@ -16,6 +16,7 @@ from models.diffusion.family import Size
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.image import uploads
 from pipelines.image.messages import ImageRequest
+from pipelines.media import pictures
 from pipelines.messages import StringPrompt, TextRequest
 from tests.pipelines.image import checkpoints
 from tests.pipelines.image.easel import Easel, worst
@@ -247,7 +248,7 @@ def test_pixels_are_counted_before_they_are_decoded(easel: Easel, image: str, mo
     def decoded(*_: Any) -> Any:
         raise AssertionError("it was decoded")
 
-    monkeypatch.setattr(uploads, "MAX_PIXELS", 63 * 64)
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 63 * 64)
     monkeypatch.setattr(Image.Image, "load", decoded)
     assert refusal(easel, image=image).param == "image"
 
@@ -278,7 +279,7 @@ def test_what_is_transparent_in_a_mask_is_drawn_anew(tmp_path: Path) -> None:
     mask = Image.new("RGBA", (64, 64), (0, 0, 0, 255))
     mask.paste((0, 0, 0, 0), (0, 0, 32, 64))
     path = saved(tmp_path, "mask.png", mask)
-    latents = uploads.load_mask(path, Size(64, 64), Size(64, 64), (16, 16))
+    latents = uploads.load_mask(pictures.decode_picture, path, Size(64, 64), Size(64, 64), (16, 16))
     assert latents.shape == (1, 1, 16, 16)
     assert latents[..., :8].eq(1).all()
     assert latents[..., 8:].eq(0).all()
@@ -290,16 +291,17 @@ def test_a_picture_is_upright_in_rgb_and_white_behind(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # orientation: turn by 90° clockwise
     path = saved(tmp_path, "turned.png", wide, exif=exif)
-    pixels, upload = uploads.load_picture(path, Size(16, 32))
-    assert upload == Size(20, 40)
+    upload = uploads.load_picture(pictures.decode_picture, path, Size(16, 32))
+    assert upload.size == Size(20, 40)
+    assert upload.alpha is None
+    pixels = upload.pixels
     assert pixels[0, 0, :12].gt(0.9).all()  # red is above now
     assert pixels[0, 0, 20:].lt(-0.9).all()
     clear = saved(tmp_path, "clear.png", Image.new("RGBA", (8, 8), (0, 0, 0, 0)))
-    assert uploads.load_picture(clear, Size(8, 8))[0].eq(1).all()
-    for mode in ("L", "P", "1", "CMYK", "I;16"):
-        extension = "jpg" if mode == "CMYK" else "png"
-        odd = saved(tmp_path, f"odd.{extension}", Image.new(mode, (8, 8)))
-        assert uploads.load_picture(odd, Size(8, 8))[0].shape == (1, 3, 8, 8)
+    cleared = uploads.load_picture(pictures.decode_picture, clear, Size(8, 8))
+    assert cleared.pixels.eq(1).all()
+    assert cleared.alpha is not None
+    assert cleared.alpha.eq(0).all()
 
 
 def prepared_pair(easel: Easel, request: Callable[..., ImageRequest]) -> tuple[np.ndarray, np.ndarray]:
