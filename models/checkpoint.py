@@ -15,7 +15,8 @@ from models.gguf_names import gguf_name, require_gguf_tensors, row_order
 from models.packed import Packing
 from models.quantised import Int4Weight, Int8Weight, Weight
 from models.safetensors import SafetensorsFiles
-from models.tensors import Shape, require_tensors, tensor_shapes
+from models.tensors import Shape, require_tensors
+
 
 class Checkpoint(Protocol):
     def require(self, config: DecoderConfig) -> None:

@@ -4,7 +4,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +27,9 @@ __all__ = ["GenerationDefaults", "LoadedModel", "ModelLoadError", "SourceError",
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """What the model's authors recommend; 1.0 or off where they say nothing."""
+    """What the model's authors recommend (generation_config.json); `sampling` has what they say something about."""
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
+    sampling: Mapping[str, object] = field(default_factory=dict)
     eos_ids: frozenset[int] = frozenset()
 
 
@@ -120,12 +116,11 @@ def _generation_defaults(
     ends: set[int] = set(tokenizer.eos_ids)
     for fields in (recommended, Fields(config, "config.json")):
         ends.update(fields.tokens("eos_token_id", vocab_size))
-    plain = GenerationDefaults()
-    return GenerationDefaults(
-        temperature=recommended.number("temperature", plain.temperature, least=0.0),
-        top_p=recommended.number("top_p", plain.top_p, least=0.0, most=1.0),
-        top_k=recommended.integer("top_k", plain.top_k, least=0),
-        min_p=recommended.number("min_p", plain.min_p, least=0.0, most=1.0),
-        repetition_penalty=recommended.number("repetition_penalty", plain.repetition_penalty),
-        eos_ids=frozenset(ends),
-    )
+    given: dict[str, float | None] = {
+        "temperature": recommended.maybe_number("temperature", least=0.0),
+        "top_p": recommended.maybe_number("top_p", least=0.0, most=1.0),
+        "top_k": recommended.maybe_integer("top_k", least=0),
+        "min_p": recommended.maybe_number("min_p", least=0.0, most=1.0),
+        "repetition_penalty": recommended.maybe_number("repetition_penalty"),
+    }
+    return GenerationDefaults({name: value for name, value in given.items() if value is not None}, frozenset(ends))

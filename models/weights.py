@@ -166,9 +166,7 @@ def build_weights(config: DecoderConfig, checkpoint: Checkpoint, factory: Linear
         stored = checked(f"{name}.weight")
         return factory.vector(dense(stored).float() + config.norm_offset if config.norm_offset else stored)
 
-    def linear(
-        prefix: str, names: Sequence[str], bias: bool, orders: Mapping[str, Tensor] = _AS_STORED
-    ) -> Linear:
+    def linear(prefix: str, names: Sequence[str], bias: bool, orders: Mapping[str, Tensor] = _AS_STORED) -> Linear:
         """Those of `names` share their input. `orders`: of the outputs, by name."""
         weights = [checked(f"{prefix}.{name}.weight") for name in names]
         biases = [checked(f"{prefix}.{name}.bias") for name in names] if bias else []

@@ -53,7 +53,7 @@ FAULTS = frozenset({"crash-step", "flaky-step", "step-error", "device-lost", "di
 
 
 def _panic() -> None:
-    raise BaseException("a library panicked")  # noqa: TRY002 (as pyo3's exceptions are no Exception)
+    raise BaseException("a library panicked")
 
 
 LOAD_FAULTS: dict[str, Callable[[], object]] = {

@@ -29,6 +29,7 @@ class Call(Struct, frozen=True):
     body: bytes = b""  # the client's own body: an upstream forwards it
     priority: Priority = "interactive"
     deadline: float | None = None  # seconds left
+    tenant: str = ""
 
 
 class BackendError(Exception):

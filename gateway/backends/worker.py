@@ -13,6 +13,7 @@ from gateway.backends.process import WorkerProcess, describe_exit
 from gateway.backends.session import WorkerSession
 from metrics.registry import Registry
 from metrics.timeline import Timeline
+from pipelines.logs import LogOptions
 from pipelines.messages import (
     Drain,
     FromWorker,
@@ -54,12 +55,14 @@ class WorkerBackend:
         replica: str = "0",
         step_timeout_s: float = 120.0,
         supervision: Supervision | None = None,
+        log: LogOptions | None = None,
     ) -> None:
         self.replica = replica
         self._spec = spec
         self._registry = registry
         self._step_timeout = step_timeout_s
         self._times = supervision or Supervision()
+        self._log = log or LogOptions()
         self._state = State.STOPPED
         self._reason: str | None = None
         self._ready: Ready | None = None
@@ -119,7 +122,7 @@ class WorkerBackend:
         session = WorkerSession(id, timeline, process.send, process.writable)
         self._sessions[id] = session
         timeline.opened = monotonic()
-        process.send(Open(id, call.request, call.priority, call.deadline))
+        process.send(Open(id, call.request, call.priority, call.deadline, call.tenant))
         return session
 
     def launch(self) -> None:
@@ -174,7 +177,7 @@ class WorkerBackend:
         self._load_failed = self._given_up = self._ready = None
         self._lives += 1
         try:
-            process = await WorkerProcess.start(self._spec, self._receive)
+            process = await WorkerProcess.start(self._spec, self._receive, self._log)
         except OSError as error:
             self._broken_loads += 1
             self._lost(f"no process could be started: {error.strerror}")
@@ -280,6 +283,7 @@ class WorkerBackend:
         self._registry.load_seconds(self.model, self.kind, seconds)
         self._measure_memory()
         log.info("model %s is ready after %.1f s (worker %d)", self.model, seconds, process.pid)
+        log.debug("model %s: %s", self.model, ", ".join(f"{name} {value}" for name, value in ready.details.items()))
         self._set_state(State.READY)
 
     def _measure_memory(self) -> None:
