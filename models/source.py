@@ -124,7 +124,9 @@ def detect_kind(path: Path) -> Kind:
         return "text"
     if any(name.endswith(("Model", "ForMaskedLM", "ForSequenceClassification")) for name in architectures):
         return "embedding"
-    raise SourceError(f"{config_file} names no architecture whose kind is known ({', '.join(architectures) or None}); set `kind`")
+    raise SourceError(
+        f"{config_file} names no architecture whose kind is known ({', '.join(architectures) or None}); set `kind`"
+    )
 
 
 def _file_kind(path: Path) -> Kind:
