@@ -61,7 +61,9 @@ UNKNOWN = {
     "something in front": trained(normalizers.Prepend("▁"), pre_tokenizers.WhitespaceSplit()),
 }
 
-WORDS = st.sampled_from(["the", "Straße", "naïve", "e\u0301tude", "МОСКВА", "東京", "한국어", "ﬁne", "x1", "<mask>", "don't"])
+WORDS = st.sampled_from(
+    ["the", "Straße", "naïve", "e\u0301tude", "МОСКВА", "東京", "한국어", "ﬁne", "x1", "<mask>", "don't"]
+)
 TEXTS = st.lists(
     st.one_of(WORDS, st.text(max_size=6), st.sampled_from([" ", "  ", "\n", "\t ", " ", "\u0301", "."])), max_size=40
 ).map(" ".join)
