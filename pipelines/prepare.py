@@ -21,9 +21,9 @@ NICENESS = 10
 
 
 class PreparePool(Generic[W]):
-    """`size` daemon threads over one queue, small requests first; one of them is kept for those. A thread takes one item
-    of one request at a time, so that a long stream does not keep it from the others. What is brief is prepared by the
-    thread that brings it."""
+    """`size` daemon threads over one queue, small requests first; one of them is kept for those. A thread takes one
+    item of one request at a time, so that a long stream does not keep it from the others. What is brief is prepared by
+    the thread that brings it."""
 
     def __init__(self, inbox: Inbox[W]) -> None:
         self._inbox = inbox
