@@ -10,6 +10,8 @@ from gateway.backends.base import Backend, State
 from gateway.settings import ModelSettings
 from metrics.registry import Registry
 
+_STATES = tuple(State)  # in the order in which a model that is asked for should have them
+
 
 class Route:
     """One model as callers name it: its settings, its replicas, and who may start on them."""
@@ -45,6 +47,11 @@ class Route:
     def ready(self) -> bool:
         """Whether at least one replica takes requests."""
         return any(replica.state is State.READY for replica in self.replicas)
+
+    @property
+    def foremost(self) -> Backend:
+        """The replica that is furthest on its way to being ready: ready, loading, restarting, …"""
+        return min(self.replicas, key=lambda replica: _STATES.index(replica.state))
 
     def pick(self, large: bool = False) -> Slots | None:
         """The replica to start a request on now: of those that have room for it, the one with most."""
