@@ -18,7 +18,7 @@ from gateway import __version__
 from gateway.installed import Lack, lacks, rivals
 from gateway.inventory import inventory, size
 from gateway.listener import bind
-from gateway.settings import Settings, SettingsError, load_settings
+from gateway.settings import Settings, SettingsError, load_settings, unknown_variables
 from models.cache import cache_root
 from models.device import available_cpus
 
@@ -54,6 +54,9 @@ class Report(Struct, frozen=True):
 def examine(config: str | None, environ: Mapping[str, str]) -> Report:
     findings = [*machine(), *torch_build(probe_torch), *packages(lacks(), rivals())]
     findings += [*onnx_runtimes(installed_versions()), *model_cache(environ)]
+    findings += [
+        Finding("environment", "note", f"{name} is not known and has no effect") for name in unknown_variables(environ)
+    ]
     try:
         settings = load_settings(config, environ)
     except SettingsError as error:

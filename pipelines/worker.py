@@ -19,6 +19,7 @@ from typing import NoReturn
 from msgspec.structs import replace
 
 from models.privacy import silence
+from pipelines import logs
 from pipelines.base import ModelError, Pipeline, Work
 from pipelines.engine import Engine
 from pipelines.inbox import Inbox, OpenRequests
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 # Seconds a thread may keep the interpreter lock while another waits. Beside a pool thread that is busy in Python, the
 # engine thread waits for it some hundred times a step; with the default of 5 ms such a step takes three times as long.
 SWITCH_INTERVAL = 0.0001
+
+MOST_SHOWN = 300  # characters of an error that is told outside of the log
 
 EXIT_DRAINED = 0
 EXIT_CRASHED = 1
@@ -77,7 +80,7 @@ def serve(channel: WorkerChannel) -> int:
     if not isinstance(load_first, Load):
         return EXIT_CRASHED
     spec = load_first.spec
-    configure_logging(spec.name)
+    logs.configure(load_first.log, spec.name)
 
     requests: OpenRequests = {}
     clock = StepClock()
@@ -93,9 +96,9 @@ def serve(channel: WorkerChannel) -> int:
         log.error("%s", error)
         channel.send(LoadFailed(str(error), permanent=True))
         return EXIT_LOAD_FAILED
-    except Exception as error:
+    except BaseException as error:  # a library that exits, or panics, has not loaded the model either
         log.exception("the model could not be loaded")
-        channel.send(LoadFailed(f"{type(error).__name__} while loading; the log has the details"))
+        channel.send(LoadFailed(f"{describe(error)} while it loaded the model"))
         return EXIT_LOAD_FAILED
 
     pool.start(pipeline, spec.prepare_threads)
@@ -104,10 +107,11 @@ def serve(channel: WorkerChannel) -> int:
     return EXIT_DRAINED
 
 
-def configure_logging(model: str) -> None:
-    """Lines of this process carry the model's name; stderr is the gateway's."""
-    name = model.replace("%", "%%")
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s [{name}] %(name)s: %(message)s")
+def describe(error: BaseException) -> str:
+    """An error for people, in one line."""
+    text = " ".join(str(error).split())
+    shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 
 
 def main() -> NoReturn:

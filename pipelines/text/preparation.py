@@ -6,7 +6,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from models.loading import GenerationDefaults
 from models.tokenizer import Tokenizer
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.messages import (
@@ -23,6 +22,7 @@ from pipelines.messages import (
 from pipelines.text.chat_template import ChatTemplate
 from pipelines.text.detokenizer import incomplete_tail
 from pipelines.text.drafting import Drafting
+from pipelines.text.fields import SamplingDefaults
 from pipelines.text.output import Output
 from pipelines.text.prefix import PrefixKey, prefix_keys
 from pipelines.text.sampling import SamplingParams, TokenCounts
@@ -51,7 +51,8 @@ class Preparer:
         self,
         tokenizer: Tokenizer,
         vocabulary: Vocabulary,
-        generation: GenerationDefaults,
+        defaults: SamplingDefaults,
+        eos_ids: frozenset[int],
         template: ChatTemplate | None,
         *,
         max_model_len: int,
@@ -59,10 +60,11 @@ class Preparer:
         options: TextOptions,
         proposers: Collection[ProposerKind],
     ) -> None:
-        """`options`: what holds for requests that don't say. `proposers`: those that the model has."""
+        """`defaults` and `options`: what holds for requests that don't say. `eos_ids`: the model's own, beside the
+        tokenizer's. `proposers`: those that the model has."""
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
-        self._generation = generation
+        self._defaults = defaults
         self._template = template
         self._max_model_len = max_model_len
         self._block_size = block_size
@@ -70,7 +72,7 @@ class Preparer:
         self._proposer: ProposerKind = options.speculation or "ngram"
         self._max_draft = options.max_draft if options.speculation else 0
         self._proposers = proposers
-        self._eos_ids = tokenizer.eos_ids | generation.eos_ids
+        self._eos_ids = tokenizer.eos_ids | eos_ids
         self._own = threading.local()
 
     def brief(self, request: TextRequest) -> bool:
@@ -193,15 +195,15 @@ class Preparer:
                 "max_tokens",
                 "context_length_exceeded",
             )
-        own = self._generation
+        own = self._defaults
         return SamplingParams(
             temperature=_or(sampling.temperature, own.temperature),
             top_p=_or(sampling.top_p, own.top_p),
             top_k=max(0, _or(sampling.top_k, own.top_k)),
             min_p=_or(sampling.min_p, own.min_p),
             repetition_penalty=_or(sampling.repetition_penalty, own.repetition_penalty),
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
+            presence_penalty=_or(sampling.presence_penalty, own.presence_penalty),
+            frequency_penalty=_or(sampling.frequency_penalty, own.frequency_penalty),
             logit_bias=sampling.logit_bias,
             seed=secrets.randbits(64) if sampling.seed is None else sampling.seed % 2**64,
             max_tokens=room if sampling.max_tokens is None else sampling.max_tokens,

@@ -17,6 +17,7 @@ from gateway.environment import SHORTHANDS, VariableError, overlay
 from gateway.settings import KeySettings, ModelSettings, ServerSettings, Settings, SloSettings, load_settings
 from pipelines.image.messages import ImageOptions
 from pipelines.messages import TextOptions
+from pipelines.text.fields import SamplingOptions
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -95,7 +96,7 @@ def test_the_example_names_every_key() -> None:
 
 
 def _tables() -> list[type]:
-    return [ServerSettings, KeySettings, ModelSettings, SloSettings, TextOptions, ImageOptions]
+    return [ServerSettings, KeySettings, ModelSettings, SloSettings, TextOptions, SamplingOptions, ImageOptions]
 
 
 def test_documented_variables_exist() -> None:

@@ -12,6 +12,7 @@ from models.batch import ForwardBatch
 from models.loading import GenerationDefaults
 from pipelines.base import Ticket
 from pipelines.messages import Done, Event, Prompt, Sampling, StringPrompt, TextOptions, TextRequest
+from pipelines.text.fields import SamplingOptions
 from pipelines.text.pipeline import TextPipeline
 from pipelines.text.step_cost import StepCost
 
@@ -134,7 +135,7 @@ def create_pipeline(
     prefix_cache: bool = True,
     draft: FakeDecoder | None = None,
     draft_tokenizer: ByteTokenizer | None = None,
-    **options: str | int | None,
+    **options: str | int | SamplingOptions | None,
 ) -> TextPipeline:
     """`draft`: the decoder of a draft model."""
     made = TextOptions(
