@@ -28,6 +28,7 @@ SHORTHANDS = {
     "GATEWAY_HOST": "server.host",
     "GATEWAY_PORT": "server.port",
     "GATEWAY_LOG_LEVEL": "server.log_level",
+    "GATEWAY_LOG_FORMAT": "server.log_format",
 }
 # Handled apart: where the file is, and the two that carry a secret, of which only the hash is kept.
 OTHERS = ("GATEWAY_CONFIG", "GATEWAY_API_KEY", "GATEWAY_METRICS_KEY")

@@ -1,7 +1,6 @@
 """From files to a decoder, its tokenizer and its generation defaults. Imports torch where that has to run it."""
 
 import gc
-import json
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models import config as configs
 from models.batch import CausalDecoder
+from models.description import read_json
 from models.device import available_cpus, cuda_driver_devices
 from models.errors import ModelLoadError, SourceError
+from models.fields import Fields
 from models.gguf import GGUFFile
+from models.gguf_names import describe_gguf
 from models.native.gguf import load_native
 from models.native.library import Engine
 from models.tokenizer import Tokenizer, from_gguf, load_tokenizer
@@ -88,8 +89,7 @@ def _no_collections() -> Iterator[None]:
 def _load_gguf(path: Path, engine: Engine | None, threads: int, torch_s: "Callable[[], TorchLoader]") -> LoadedModel:
     """`engine`: where the native library may run all of it; None: torch does."""
     file = GGUFFile(path)
-    factors = tuple(map(float, file.dequantised("rope_freqs.weight"))) if "rope_freqs.weight" in file.tensors else None
-    config = configs.from_gguf(file.metadata, rope_factors=factors, tied="output.weight" not in file.tensors)
+    config = describe_gguf(file)
     with ThreadPoolExecutor(1) as beside:
         tokenizer = beside.submit(from_gguf, file)
         decoder: CausalDecoder | None = load_native(file, config, engine, threads) if engine else None
@@ -98,32 +98,29 @@ def _load_gguf(path: Path, engine: Engine | None, threads: int, torch_s: "Callab
 
 
 def _load_folder(path: Path, torch_s: "Callable[[], TorchLoader]") -> LoadedModel:
-    raw = _read_json(path / "config.json")
+    raw = read_json(path / "config.json")
     if raw is None:
         raise ModelLoadError(f"{path} has no config.json")
-    generation = _read_json(path / "generation_config.json") or {}
+    generation = read_json(path / "generation_config.json") or {}
     with ThreadPoolExecutor(1) as beside:
         tokenizer = beside.submit(load_tokenizer, path)
         decoder = torch_s().folder(path, raw)
-    return LoadedModel(decoder, tokenizer.result(), _generation_defaults(generation, raw, tokenizer.result()))
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
-    return found
+    defaults = _generation_defaults(generation, raw, tokenizer.result(), decoder.config.vocab_size)
+    return LoadedModel(decoder, tokenizer.result(), defaults)
 
 
 def _generation_defaults(
-    generation: Mapping[str, Any], config: Mapping[str, Any], tokenizer: Tokenizer
+    generation: Mapping[str, Any], config: Mapping[str, Any], tokenizer: Tokenizer, vocab_size: int
 ) -> GenerationDefaults:
+    recommended = Fields(generation, "generation_config.json")
     ends: set[int] = set(tokenizer.eos_ids)
-    for named in (generation.get("eos_token_id"), config.get("eos_token_id")):
-        ends.update(named if isinstance(named, list) else [] if named is None else [named])
-    fields = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    given = {name: generation[name] for name in fields if generation.get(name) is not None}
-    return GenerationDefaults(given, frozenset(ends))
+    for fields in (recommended, Fields(config, "config.json")):
+        ends.update(fields.tokens("eos_token_id", vocab_size))
+    given: dict[str, float | None] = {
+        "temperature": recommended.maybe_number("temperature", least=0.0),
+        "top_p": recommended.maybe_number("top_p", least=0.0, most=1.0),
+        "top_k": recommended.maybe_integer("top_k", least=0),
+        "min_p": recommended.maybe_number("min_p", least=0.0, most=1.0),
+        "repetition_penalty": recommended.maybe_number("repetition_penalty"),
+    }
+    return GenerationDefaults({name: value for name, value in given.items() if value is not None}, frozenset(ends))

@@ -14,6 +14,8 @@ from models.linear import DenseLinear, Int4Linear, Int8Linear, Linear, Reordered
 from models.native.library import Engine
 from models.native.linear import NativeLinear, fits
 from models.quantised import GROUP, Int4Weight, Int8Weight, Weight, concatenated, dense
+from models.tensors import EMBEDDING, HEAD, NORM, tensor_shapes
+from models.weight_checks import require_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,39 +150,38 @@ _AS_STORED: Mapping[str, Tensor] = {}
 
 
 def build_weights(config: DecoderConfig, checkpoint: Checkpoint, factory: LinearFactory) -> DecoderWeights:
-    """Raises ModelLoadError where a tensor is missing, or of another shape than the config says."""
-    hidden, intermediate = config.hidden_size, config.intermediate_size
-    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    """Raises ModelLoadError where a tensor is missing, of another shape than the config says, or no weights at all."""
+    checkpoint.require(config)
+    shapes = dict(tensor_shapes(config))
 
-    def checked(name: str, *expected: int) -> Weight:
+    def checked(name: str) -> Weight:
         weight = checkpoint.weight(f"{config.weights_prefix}{name}")
         shape = tuple(weight.shape if isinstance(weight, Tensor) else weight.codes.shape)
-        if shape != expected:
-            raise ModelLoadError(f"{name} is {shape}, where the model's config says {expected}")
+        if shape != shapes[name]:
+            raise ModelLoadError(f"{name} is {shape}, where the model's config says {shapes[name]}")
+        require_weights(name, weight)
         return weight
 
-    def norm(name: str, size: int = hidden) -> Tensor:
-        stored = checked(f"{name}.weight", size)
+    def norm(name: str) -> Tensor:
+        stored = checked(f"{name}.weight")
         return factory.vector(dense(stored).float() + config.norm_offset if config.norm_offset else stored)
 
-    def linear(
-        prefix: str, rows: Mapping[str, int], columns: int, bias: bool, orders: Mapping[str, Tensor] = _AS_STORED
-    ) -> Linear:
-        """Those of `rows` (name -> outputs) share the input of `columns`. `orders`: of the outputs, by name."""
-        weights = [checked(f"{prefix}.{name}.weight", count, columns) for name, count in rows.items()]
-        biases = [checked(f"{prefix}.{name}.bias", count) for name, count in rows.items()] if bias else []
-        weights, biases = (list(map(_ordered, each, map(orders.get, rows))) for each in (weights, biases))
+    def linear(prefix: str, names: Sequence[str], bias: bool, orders: Mapping[str, Tensor] = _AS_STORED) -> Linear:
+        """Those of `names` share their input. `orders`: of the outputs, by name."""
+        weights = [checked(f"{prefix}.{name}.weight") for name in names]
+        biases = [checked(f"{prefix}.{name}.bias") for name in names] if bias else []
+        weights, biases = (list(map(_ordered, each, map(orders.get, names))) for each in (weights, biases))
         return factory.linear(weights, biases)
 
     def qk_norm(attention: str, rope: Rope) -> Tensor:
         """[heads + kv_heads, head_dim]"""
         order = _half_against_half(rope, config.head_dim).to(factory.device)
-        of_query, of_key = (norm(f"{attention}.{name}", config.head_dim)[order] for name in ("q_norm", "k_norm"))
+        of_query, of_key = (norm(f"{attention}.{name}")[order] for name in ("q_norm", "k_norm"))
         return torch.cat((of_query.expand(config.num_heads, -1), of_key.expand(config.num_kv_heads, -1)))
 
     fused = config.fused_weights
-    of_qkv = {"qkv_proj": query + 2 * key} if fused else {"q_proj": query, "k_proj": key, "v_proj": key}
-    of_gate_up = {"gate_up_proj": 2 * intermediate} if fused else {"gate_proj": intermediate, "up_proj": intermediate}
+    of_qkv = ("qkv_proj",) if fused else ("q_proj", "k_proj", "v_proj")
+    of_gate_up = ("gate_up_proj",) if fused else ("gate_proj", "up_proj")
 
     def layer(index: int) -> LayerWeights:
         prefix, rope = f"model.layers.{index}", config.layers[index].rope
@@ -188,23 +189,23 @@ def build_weights(config: DecoderConfig, checkpoint: Checkpoint, factory: Linear
         around = config.branch_norms
         return LayerWeights(
             attention_norm=norm(f"{prefix}.input_layernorm"),
-            qkv=linear(attention, of_qkv, hidden, config.qkv_bias, _orders(config, rope)),
+            qkv=linear(attention, of_qkv, config.qkv_bias, _orders(config, rope)),
             qk_norm=qk_norm(attention, rope) if config.qk_norm else None,
-            output=linear(attention, {"o_proj": hidden}, query, config.output_bias),
+            output=linear(attention, ("o_proj",), config.output_bias),
             output_norm=norm(f"{prefix}.post_attention_layernorm") if around else None,
             mlp_norm=norm(f"{prefix}.{'pre_feedforward' if around else 'post_attention'}_layernorm"),
-            gate_up=linear(mlp, of_gate_up, hidden, config.mlp_bias),
-            down=linear(mlp, {"down_proj": hidden}, intermediate, config.mlp_bias),
+            gate_up=linear(mlp, of_gate_up, config.mlp_bias),
+            down=linear(mlp, ("down_proj",), config.mlp_bias),
             down_norm=norm(f"{prefix}.post_feedforward_layernorm") if around else None,
         )
 
-    embedding = checked("model.embed_tokens.weight", config.vocab_size, hidden)
+    embedding = checked(f"{EMBEDDING}.weight")
     tied = config.tie_word_embeddings
     return DecoderWeights(
         embedding=factory.embedding(embedding),
         layers=[layer(index) for index in range(config.num_layers)],
-        norm=norm("model.norm"),
-        head=factory.head(embedding if tied else checked("lm_head.weight", config.vocab_size, hidden)),
+        norm=norm(NORM),
+        head=factory.head(embedding if tied else checked(f"{HEAD}.weight")),
     )
 
 

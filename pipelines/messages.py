@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from pipelines.audio.messages import AudioEvent, AudioOptions, StreamRequest, TranscriptionRequest
 from pipelines.image.messages import ImageEvent, ImageOptions, ImageRequest
+from pipelines.logs import LogOptions
 from pipelines.text.fields import SamplingDefaults, SamplingOptions
 
 Priority = Literal["interactive", "batch"]
@@ -197,9 +198,10 @@ Request = TextRequest | EmbeddingRequest | RerankRequest | TranscriptionRequest 
 
 
 class Load(Struct, frozen=True, tag="load"):
-    """The first frame: what to load."""
+    """The first frame: what to load, and how to log."""
 
     spec: ModelSpec
+    log: LogOptions = LogOptions()
 
 
 class Open(Struct, frozen=True, tag="open"):
@@ -207,6 +209,7 @@ class Open(Struct, frozen=True, tag="open"):
     request: Request
     priority: Priority = "interactive"
     deadline: float | None = None  # seconds left
+    tenant: str = ""  # whose it is: what the engine has is shared fairly between tenants
 
 
 class Feed(Struct, frozen=True, tag="feed"):

@@ -31,7 +31,7 @@ class ModelCard(Struct, frozen=True):
     root: str  # the model's own name, where `id` is an alias
     aliases: list[str]
     ready: bool
-    state: State  # of a replica that is ready, if one is
+    state: State  # of the replica that is furthest: ready, loading, restarting, failed, …
     slots: int = 0  # requests' units that run at once, over all replicas; 0 while none is ready
     max_model_len: int | None = None
     load_seconds: float | None = None  # what the last load took
@@ -100,7 +100,7 @@ def _card(route: Route, name: str) -> ModelCard:
         ready=route.ready,
         state=replica.state,
         slots=route.admission.total,
-        reason=replica.reason,
+        reason=None if route.ready else replica.reason,
     )
     if ready is None:
         return card

@@ -11,6 +11,9 @@ from typing import ClassVar
 LIBRARY = Path(__file__).with_name("_library.so")  # plain C, of no version of Python
 
 
+_NAMES = ("native_supported", "native_limits", "native_matrix", "repack_q4", "repack_q8")
+
+
 class LimitsStruct(Structure):
     """`struct limits` in engine.h: what this build of the library takes, and how it lays out packed weights."""
 
@@ -122,9 +125,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
         loaded = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         return None, str(error)
-    if not all(hasattr(loaded, name) for name in ("native_supported", "native_limits", "native_matrix")) or not _alike(
-        loaded
-    ):
+    if not all(hasattr(loaded, name) for name in _NAMES) or not _alike(loaded):
         return None, f"{LIBRARY} was built from other sources: build it again"
     if not loaded.native_supported():
         return None, "the processor has no AVX-512 VNNI"
@@ -138,10 +139,8 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     loaded.pack_int4.argtypes = [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p]
     loaded.pack_int8.restype = None
     loaded.pack_int8.argtypes = [c_void_p, c_int, c_int, c_void_p]
-    loaded.pack_q4.restype = None
-    loaded.pack_q4.argtypes = [c_void_p, c_int, c_int, c_int, c_void_p]
-    loaded.pack_q8.restype = None
-    loaded.pack_q8.argtypes = [c_void_p, c_int, c_int, c_void_p, c_void_p]
+    loaded.repack_q4.argtypes = [c_void_p, c_int, c_int, c_int, c_void_p]
+    loaded.repack_q8.argtypes = [c_void_p, c_int, c_int, c_void_p, c_void_p]
     return loaded, None
 
 

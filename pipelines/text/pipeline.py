@@ -34,11 +34,12 @@ from pipelines.text.memory import (
     size_cache,
 )
 from pipelines.text.ngram import NgramProposer
+from pipelines.text.plan import Plan
 from pipelines.text.postprocess import Postprocessor
 from pipelines.text.preparation import Preparer
 from pipelines.text.results import Result, read_logits
 from pipelines.text.runner import Runner, try_largest
-from pipelines.text.scheduler import Plan, Scheduler
+from pipelines.text.scheduler import Scheduler
 from pipelines.text.sequence import Sequence, State
 from pipelines.text.speculative import Proposer, Speculation
 from pipelines.text.vocabulary import Vocabulary
@@ -146,11 +147,12 @@ class TextPipeline:
     def step(self, only: str | None = None) -> StepResult:
         started = monotonic()
         self._speculation.propose(self._scheduler.drafting(only), self._scheduler.num_running)
-        plan = self._scheduler.schedule(only)
+        plan = self._scheduler.schedule(only, started)
         if not plan.chunks:
             return StepResult()
         results = self._run(plan)
         ended = monotonic()
+        self._scheduler.observe(plan, ended - started)
         events = self._postprocess(plan, results, started, ended)
         return StepResult(events, StepReport(plan.kind, len(plan.chunks), plan.tokens, ended - started))
 

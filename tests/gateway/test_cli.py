@@ -55,7 +55,9 @@ class Running:
 
 
 @contextmanager
-def serving(tmp_path: Path, config: str = CONFIG, **environ: str) -> Iterator[Running]:
+def serving(
+    tmp_path: Path, config: str = CONFIG, *, stderr: int = subprocess.STDOUT, **environ: str
+) -> Iterator[Running]:
     path = tmp_path / "gateway.toml"
     path.write_text(config)
     spool = {"GATEWAY_SERVER__SPOOL_DIR": str(tmp_path / "spool")}
@@ -64,7 +66,7 @@ def serving(tmp_path: Path, config: str = CONFIG, **environ: str) -> Iterator[Ru
         cwd=ROOT,
         env={**os.environ, **spool, **environ},
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
     )
     try:
@@ -154,6 +156,23 @@ def test_a_model_that_can_not_load_is_told(tmp_path: Path) -> None:
     assert "can't be served: the fake model is missing" in output
     assert "curl" not in output  # there is nothing to try
     assert running.process.returncode == 0
+
+
+def test_the_gateway_and_its_workers_write_json_where_asked(tmp_path: Path) -> None:
+    with serving(tmp_path, stderr=subprocess.PIPE, GATEWAY_LOG_FORMAT="json") as running:
+        url = running.read_until(r"Listening on (http://[^;\s]+)")[1]
+        with httpx.Client(base_url=url, timeout=30) as client:
+            while client.get("/ready").status_code != 200:
+                pass
+        chat(url, "!step-error some words")
+        running.process.terminate()
+        _, told = running.process.communicate(timeout=30)
+    found = [json.loads(line) for line in told.splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in found)
+    assert any(line.get("worker") == "org/fake" and "exception" in line for line in found)
+    (request,) = [line for line in found if line["logger"] == "gateway.request"]
+    assert (request["message"], request["status"], request["model"]) == ("POST /v1/chat/completions", 503, "org/fake")
+    assert "some words" not in told
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
