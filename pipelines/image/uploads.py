@@ -48,7 +48,7 @@ def to_mask(alpha: torch.Tensor, latents: tuple[int, int]) -> torch.Tensor:
 
 def _job(path: str, param: str, size: Size) -> PictureJob:
     fit = Fit(width=size.width, height=size.height, resample=Image.Resampling.LANCZOS)
-    return PictureJob(source=path, param=param, fit=fit, background="white")
+    return PictureJob(path=path, param=param, fit=fit, background="white")
 
 
 def _alpha(picture: Picture) -> torch.Tensor | None:
