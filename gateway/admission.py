@@ -108,13 +108,17 @@ Pick = Callable[[int], Slots | None]
 class Admission:
     """Grants the slots of one route. Lives on the event loop's thread alone.
 
-    `pick` says which replica a request of so many units should start on now, if any: the route's choice.
+    `pick` says which replica a request of so many units should start on now, if any: the route's choice. `max_loading`
+    is how many may wait while the model is loaded for the first time; None: as many as at any other time.
     """
 
-    def __init__(self, replicas: Sequence[Slots], pick: Pick, *, max_queue: int) -> None:
+    def __init__(
+        self, replicas: Sequence[Slots], pick: Pick, *, max_queue: int, max_loading: int | None = None
+    ) -> None:
         self._replicas = tuple(replicas)
         self._pick = pick
         self._max_queue = max_queue
+        self._max_loading = max_queue if max_loading is None else max_loading
         # Ordered sets: the next is the first, and one that leaves is found at once.
         self._queues: dict[Priority, dict[_Waiter, None]] = {"interactive": {}, "batch": {}}
         self._run = 0  # interactive grants since the last batch one, while batch waits
@@ -135,18 +139,19 @@ class Admission:
         return self.total, self.used, self.waiting
 
     async def acquire(self, units: int = 1, priority: Priority = "interactive", deadline: float | None = None) -> Lease:
-        """A lease on a ready replica, waiting in the queue where none has room. `deadline` is on the monotonic clock.
+        """A lease on a ready replica, waiting in the queue where none has room, or where the model is loaded for the
+        first time. `deadline` is on the monotonic clock.
 
         Raises Overloaded where the queue is full, QueueDeadline once the deadline has passed, Unavailable where no
         replica is ready, or where none will be any more. Cancelled, it leaves the queue at once.
         """
         if deadline is not None and deadline <= monotonic():
             raise QueueDeadline
-        if self.total == 0:
+        if self.total == 0 and not self._loading:
             raise self._unavailable()
         if not self.waiting and (slots := self._pick(units)):
             return self._grant(slots, units)
-        if self.waiting >= self._max_queue:
+        if self.waiting >= (self._max_queue if self.total else self._max_loading):
             raise Overloaded(self.retry_after())
         return await self._wait(units, priority, deadline)
 
@@ -230,13 +235,24 @@ class Admission:
             if (ready := slots.backend.ready) is not None:
                 self._load_seconds = ready.load_seconds
         self.total = sum(slots.total for slots in self._replicas)
-        if not any(s.backend.state in (State.LOADING, State.READY, State.RESTARTING) for s in self._replicas):
-            for queue in self._queues.values():
-                for waiter in queue:
-                    if not waiter.future.done():
-                        waiter.future.set_exception(self._unavailable())
-                queue.clear()
+        # What was ready once is waited for while it restarts; a first load that failed is told, though it is retried.
+        coming = (State.LOADING, State.READY) + ((State.RESTARTING,) if self._load_seconds is not None else ())
+        if not any(s.backend.state in coming for s in self._replicas):
+            self._refuse(list(self._waiters()), self._unavailable())
         self._serve()
+        if self.total:  # those that waited for the model may be more than may wait for a slot
+            self._refuse(list(self._waiters())[self._max_queue :], Overloaded(self.retry_after()))
+
+    @property
+    def _loading(self) -> bool:
+        return any(slots.backend.state is State.LOADING for slots in self._replicas)
+
+    def _refuse(self, waiters: Sequence[_Waiter], error: Exception) -> None:
+        for waiter in waiters:
+            for queue in self._queues.values():
+                queue.pop(waiter, None)
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
 
     def _unavailable(self) -> Unavailable:
         reason = next((s.backend.reason for s in self._replicas if s.backend.reason), None)

@@ -40,7 +40,7 @@ def main() -> None:
 @_CONFIG
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
 def serve(host: str | None, port: int | None, config: str | None, log_level: str | None) -> None:
-    """Load the models and answer requests until SIGTERM or Ctrl-C."""
+    """Load the models and answer requests until SIGTERM, SIGHUP or Ctrl-C."""
     given = {"host": host, "port": port, "log_level": log_level}
     settings = _settings(config, {name: value for name, value in given.items() if value is not None})
     logging.basicConfig(

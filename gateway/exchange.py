@@ -140,6 +140,7 @@ class Exchange:
 
     async def _admitted(self) -> Lease:
         job = self.job
+        job.route.wake()
         try:
             return await job.route.admission.acquire(job.units, job.priority, self._deadline)
         except Overloaded as refusal:

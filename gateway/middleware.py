@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from gateway.asgi import App, Headers, Message, Receive, Scope, Send, header
 from gateway.auth import Authentication, Keyring
+from gateway.content_encoding import decoded, decoder
 from gateway.errors import ApiError, client_closed, forbidden, payload_too_large
 from gateway.settings import Settings, is_loopback
 
@@ -188,22 +189,26 @@ class OriginGuard:
 
 
 class BodyLimit:
-    """Bounds a request's body, and tells a client that left during it (499) from a bug. How long it may take is the
-    protocol's to watch."""
+    """Bounds a request's body, decompressed too, and tells a client that left during it (499) from a bug. How long it
+    may take is the protocol's to watch."""
 
     def __init__(self, max_bytes: int, max_upload_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._max_upload_bytes = max_upload_bytes
 
     def bound(self, scope: Scope, receive: Receive) -> Receive:
-        """`receive`, so bounded. Raises ApiError where the request itself says that its body is larger."""
+        """`receive`, so bounded. Raises ApiError where the request itself says that its body is larger (413) or encoded
+        in a way that is not known (415)."""
         max_bytes = self._max_upload_bytes if scope["path"].startswith(UPLOAD_PREFIXES) else self._max_bytes
         length = header(scope, b"content-length")
         if length is not None and length.isdigit() and int(length) > max_bytes:
             raise payload_too_large(max_bytes)
-        if scope["type"] == "http" and (length is not None or header(scope, b"transfer-encoding") is not None):
-            return self._bounded(receive, max_bytes)
-        return receive
+        if scope["type"] != "http" or (length is None and header(scope, b"transfer-encoding") is None):
+            return receive
+        receive = self._bounded(receive, max_bytes)
+        encodings = [value for key, value in scope["headers"] if key == b"content-encoding"]
+        wanted = decoder(b", ".join(encodings)) if encodings else None
+        return decoded(receive, wanted, max_bytes) if wanted is not None else receive
 
     def _bounded(self, receive: Receive, max_bytes: int) -> Receive:
         received = 0

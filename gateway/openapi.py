@@ -18,16 +18,19 @@ from gateway.schemas.chat import ChatRequest
 from gateway.schemas.completions import CompletionRequest
 from gateway.schemas.embeddings import EmbeddingsRequest
 from gateway.schemas.images import EditForm, GenerationBody
-from gateway.schemas.rerank import RerankBody
+from gateway.schemas.rerank import RERANK_PATHS, RerankBody, TextsBody
 
 # Path -> the Struct that is decoded there.
 BODIES: dict[str, type[Struct]] = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
     "/v1/embeddings": EmbeddingsRequest,
-    "/v1/rerank": RerankBody,
+    **dict.fromkeys(RERANK_PATHS, RerankBody),
     "/v1/images/generations": GenerationBody,
 }
+
+# Path -> another one that is taken there as well.
+OTHER_BODIES: dict[str, type[Struct]] = dict.fromkeys(RERANK_PATHS, TextsBody)
 
 # The same for forms, with the names of the files that belong to them; one that is marked "?" may be left out.
 FORMS: dict[str, tuple[type[Struct], tuple[str, ...]]] = {
@@ -79,7 +82,7 @@ def openapi_config() -> OpenAPIConfig:
 
 def with_bodies(schema: dict[str, object]) -> dict[str, object]:
     """The schema with BODIES and FORMS: those endpoints decode theirs themselves, so Litestar does not see them."""
-    types = {body: _describable(body) for body in BODIES.values()}
+    types = {body: _describable(body) for body in (*BODIES.values(), *OTHER_BODIES.values())}
     types |= {form: _describable(form, files) for form, files in FORMS.values()}
     found, components = msgspec.json.schema_components(types.values(), ref_template="#/components/schemas/{name}")
     references = dict(zip(types, found, strict=True))
@@ -88,7 +91,10 @@ def with_bodies(schema: dict[str, object]) -> dict[str, object]:
     paths = {path: dict(_table(item)) for path, item in _table(schema.get("paths")).items()}
     for path, media_type, of in bodies:
         if path in paths:
-            body = {"required": True, "content": {media_type: {"schema": references[of]}}}
+            of_path: dict[str, object] = references[of]
+            if path in OTHER_BODIES:
+                of_path = {"anyOf": [of_path, references[OTHER_BODIES[path]]]}
+            body = {"required": True, "content": {media_type: {"schema": of_path}}}
             paths[path]["post"] = {**_table(paths[path].get("post")), "requestBody": body}
     known = _table(schema.get("components"))
     schemas = {**_table(known.get("schemas")), **components}
@@ -142,9 +148,11 @@ def _body_fields(schema: dict[str, object], operation: dict[str, object]) -> lis
     names: dict[str, None] = {}
     for media in content.values():
         body = _table(_table(media).get("schema"))
-        if isinstance(reference := body.get("$ref"), str):
-            body = _resolve(schema, reference)
-        names.update(dict.fromkeys(_table(body.get("properties"))))
+        bodies = body.get("anyOf")
+        for each in map(_table, bodies if isinstance(bodies, list) else [body]):
+            if isinstance(reference := each.get("$ref"), str):
+                each = _resolve(schema, reference)
+            names.update(dict.fromkeys(_table(each.get("properties"))))
     return list(names)
 
 

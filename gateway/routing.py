@@ -1,7 +1,7 @@
 """A served model's name, and the replicas behind it."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -22,7 +22,9 @@ class Route:
         settings: ModelSettings,
         replicas: Sequence[Backend],
         registry: Registry,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
+        """`wake` begins to load the model, where that has not begun yet."""
         self.name = name
         self.kind = kind
         self.aliases = tuple(aliases)
@@ -32,9 +34,12 @@ class Route:
         self._slots = tuple(Slots(replica, settings.max_inflight) for replica in self.replicas)
         self.admission = Admission(self._slots, self.pick, max_queue=settings.max_queue)
         registry.admission(name, kind, self.admission.state)
-        # Nobody speaks into a queue: a live stream has a place at once, or is refused.
+        self.wake = wake
+        # Nobody speaks into a queue: a live stream has a place as soon as the model is there, or is refused.
         places = tuple(Slots(replica, streams=True) for replica in self.replicas)
-        self.streams = Admission(places, lambda units: _freest(places, units), max_queue=0)
+        self.streams = Admission(
+            places, lambda units: _freest(places, units), max_queue=0, max_loading=settings.max_queue
+        )
 
     @property
     def ready(self) -> bool:

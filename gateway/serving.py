@@ -29,7 +29,7 @@ class Announcer(Protocol):
 
 
 def run(settings: Settings, listener: socket.socket, announcer: Announcer) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal cuts the draining short."""
+    """Serve until SIGTERM, SIGINT or SIGHUP (its terminal is gone), then drain; a second signal cuts that short."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings, listener, announcer))
 
@@ -37,8 +37,9 @@ def run(settings: Settings, listener: socket.socket, announcer: Announcer) -> No
 async def serve(settings: Settings, listener: socket.socket, announcer: Announcer) -> None:
     loop = asyncio.get_running_loop()
     stop = _Stop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored
+            loop.add_signal_handler(number, stop)
 
     registry = Registry()
     fleet = Fleet(settings, registry)

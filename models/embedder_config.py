@@ -7,7 +7,7 @@ checkpoint has a module for it.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -48,7 +48,8 @@ class EmbedderConfig:
     fixed_length: bool = False  # every text is padded to max_tokens
     pooling: Pooling = "mean"
     dense: tuple[str, ...] = ()  # folders of sentence-transformers' dense layers, in order
-    prompt: str = ""  # what the checkpoint wants before every text
+    prompt: str = ""  # what the checkpoint wants before every text whose kind is not told
+    prompts: Mapping[str, str] = field(default_factory=dict)  # before a text of a kind: "query", "document", …
     canonical: bool = False  # texts are lower-cased and lose their punctuation before they are tokenised
     image: ImageConfig | None = None
 
@@ -66,6 +67,7 @@ def read_embedder(path: Path) -> EmbedderConfig:
 
 def _text_encoder(path: Path, config: Mapping[str, Any]) -> EmbedderConfig:
     pooling: Pooling = "mean"
+    prompt_pooled = True
     dense: list[str] = []
     dimensions = int(config["hidden_size"] if "hidden_size" in config else config["dim"])
     for module in _modules(path):
@@ -76,19 +78,24 @@ def _text_encoder(path: Path, config: Mapping[str, Any]) -> EmbedderConfig:
                     raise ModelLoadError(f"{path.name}: a transformer in the sub-folder {folder!r} is not supported")
             case "Pooling":
                 pooling = _pooling(path / folder)
+                prompt_pooled = bool(_read(path / folder / "config.json").get("include_prompt", True))
             case "Dense":
                 dense.append(folder)
                 dimensions = int(_read(path / folder / "config.json")["out_features"])
             case _:
                 raise ModelLoadError(f"{path.name}: the sentence-transformers module {kind} is not supported")
-    prompts = _read(path / "config_sentence_transformers.json", required=False)
-    default_prompt = prompts.get("default_prompt_name")
+    default, prompts = _prompts(path)
+    if not prompt_pooled:
+        if default:
+            raise ModelLoadError(f"{path.name}: pooling that leaves out the default prompt is not supported")
+        prompts = {}
     return EmbedderConfig(
         family="text",
         dimensions=dimensions,
         pooling=pooling,
         dense=tuple(dense),
-        prompt=prompts.get("prompts", {}).get(default_prompt, "") if default_prompt else "",
+        prompt=default,
+        prompts=prompts,
         **_encoder(path, config),
     )
 
@@ -119,6 +126,16 @@ def _max_tokens(path: Path, config: Mapping[str, Any]) -> int:
     limit = own or _read(path / "tokenizer_config.json", required=False).get("model_max_length") or UNLIMITED
     found = min(positions, int(min(limit, UNLIMITED)))
     return found if found < UNLIMITED else DEFAULT_MAX_TOKENS
+
+
+def _prompts(path: Path) -> tuple[str, dict[str, str]]:
+    """What comes before a text: by default, and by its kind (sentence-transformers' `prompts`)."""
+    config = _read(path / "config_sentence_transformers.json", required=False)
+    prompts = {str(kind): str(prompt or "") for kind, prompt in (config.get("prompts") or {}).items()}
+    default = config.get("default_prompt_name")
+    if default and default not in prompts:
+        raise ModelLoadError(f"{path.name}: the default prompt {default!r} is none of {', '.join(prompts) or 'none'}")
+    return prompts[default] if default else "", prompts
 
 
 def _pooling(folder: Path) -> Pooling:

@@ -1,5 +1,6 @@
 """What torch finds on this machine, as one line of JSON. A process of its own: `python -m models.probe`."""
 
+import os
 import sys
 from typing import TypedDict
 
@@ -11,6 +12,7 @@ from models import graphs, openvino, varlen_attention
 from models.decode_path import BATCHED, VARLEN
 from models.linear import has_int4_kernel, packs_bf16
 from models.native.library import has_matrix_unit, missing
+from models.privacy import silence
 from models.quantised import GROUP
 
 USUAL_HEADS = (8, 4, 128)  # KV heads, queries of each, components: what a model's own are is asked at its start
@@ -107,4 +109,5 @@ def _has(operator: str) -> bool:
 
 
 if __name__ == "__main__":
+    silence(os.environ)
     sys.stdout.write(msgspec.json.encode(probe()).decode() + "\n")

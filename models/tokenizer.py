@@ -6,10 +6,12 @@ from pathlib import Path
 
 import tokenizers
 
+from models.control_tokens import Aliases, added_tokens
 from models.errors import ModelLoadError
 from models.gguf import GGUFFile
 from models.tokenizer_gguf import build_tokenizer
 
+NONE: Mapping[str, str] = {}
 _SPACE = "▁"  # sentencepiece's
 
 
@@ -25,21 +27,28 @@ class Tokenizer:
         chat_template: str | None,
         special_tokens: Mapping[str, str],
         token_table: Sequence[bytes] | None = None,
+        aliases: Aliases | None = None,
     ) -> None:
         self._backend = backend
         self._table = _token_table(backend) if token_table is None else token_table
         self.vocab_size = len(self._table)
         self.eos_ids = eos_ids  # the tokenizer's own; a generation config may name more
         self.bos_id = bos_id
-        self.special_ids = frozenset(id for id, token in _added_tokens(backend).items() if token.special)
+        special = {id: token for id, token in added_tokens(backend).items() if token.special}
+        self.special_ids = frozenset(special)
+        self.controls = frozenset(token.content for token in special.values())  # as they are spelled
+        self._aliases = aliases or Aliases.add(backend, special)
         self.chat_template = chat_template
         self.special_tokens = dict(special_tokens)  # bos_token, eos_token, … as chat templates name them
 
-    def encode(self, text: str, *, add_special: bool) -> list[int]:
+    def encode(self, text: str, *, add_special: bool, literals: Mapping[str, str] = NONE) -> list[int]:
         """Token ids. Special tokens spelled out in `text` become themselves.
 
-        `add_special`: with what the model's own post-processor puts around a text (a BOS, mostly).
+        `add_special`: with what the model's own post-processor puts around a text (a BOS, mostly). `literals`:
+        characters in `text` that stand for another text, which is ordinary whatever it spells.
         """
+        if literals:
+            return self._aliases.encode(self._backend, text, literals, add_special=add_special)
         # In a batch of one: `encode` keeps the interpreter lock to its end, tens of milliseconds for a long text.
         return self._backend.encode_batch_fast([text], add_special_tokens=add_special)[0].ids
 
@@ -49,7 +58,8 @@ class Tokenizer:
 
     def token_ids(self) -> dict[str, int]:
         """Each token as the tokenizer spells it, special ones included -> its id."""
-        return self._backend.get_vocab(with_added_tokens=True)
+        vocab: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
+        return {token: id for token, id in vocab.items() if token not in self._aliases}
 
     def token_bytes(self, id: int) -> bytes:
         """The raw bytes that a token stands for, maybe a part of a character; b"" for special tokens.
@@ -67,6 +77,7 @@ class Tokenizer:
             chat_template=self.chat_template,
             special_tokens=self.special_tokens,
             token_table=self._table,
+            aliases=self._aliases,
         )
 
 
@@ -81,7 +92,7 @@ def byte_alphabet() -> dict[str, int]:
 def _token_table(backend: tokenizers.Tokenizer) -> list[bytes]:
     """Of each id its bytes; ids that no token has stay empty."""
     vocab = backend.get_vocab(with_added_tokens=False)
-    added = _added_tokens(backend)
+    added = added_tokens(backend)
     table = [b""] * (max([*vocab.values(), *added]) + 1)
     to_bytes = _byte_level() if _is_byte_level(backend) else _sentencepiece
     for token, id in vocab.items():
@@ -89,11 +100,6 @@ def _token_table(backend: tokenizers.Tokenizer) -> list[bytes]:
     for id, whole in added.items():
         table[id] = b"" if whole.special else whole.content.encode()
     return table
-
-
-def _added_tokens(backend: tokenizers.Tokenizer) -> dict[int, tokenizers.AddedToken]:
-    added: dict[int, tokenizers.AddedToken] = backend.get_added_tokens_decoder()
-    return added
 
 
 def _is_byte_level(backend: tokenizers.Tokenizer) -> bool:

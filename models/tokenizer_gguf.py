@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from models.errors import UPSTREAM, ModelLoadError
 
-_CONTROL, _USER_DEFINED = 3, 4  # token types
+_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # token types
 
 _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -72,11 +72,14 @@ def _sentencepiece(metadata: Mapping[str, Any]) -> Tokenizer:
     """BPE over characters with bytes for what the vocabulary lacks, as Llama 2 has it."""
     tokens: Sequence[str] = metadata["tokenizer.ggml.tokens"]
     vocab = {token: id for id, token in enumerate(tokens)}
+    types = metadata.get("tokenizer.ggml.token_type")
+    # What a text is made of: nobody types a control token, or a byte's, by its name.
+    pieces = {token: id for token, id in vocab.items() if types is None or types[id] in (_NORMAL, _USER_DEFINED)}
     unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
     tokenizer = Tokenizer(
         models.BPE(
             vocab=vocab,
-            merges=_merges_from_scores(vocab, metadata["tokenizer.ggml.scores"]),
+            merges=_merges_from_scores(pieces, metadata["tokenizer.ggml.scores"]),
             unk_token=tokens[unknown],
             fuse_unk=True,
             byte_fallback=True,

@@ -173,6 +173,9 @@ class EmbeddingRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     inputs: list[EmbeddingInput]
     truncate: Truncate = "none"
     dimensions: int | None = None  # the first so many components, brought to unit length again
+    kind: str | None = None  # query, document, …: which of the model's prompts comes before each text
+    kind_param: str = "input_type"  # what the caller calls that
+    max_tokens: int | None = None  # of an input, special ones included; None: what the model takes
 
 
 class RerankRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="rerank"):
@@ -182,6 +185,7 @@ class RerankRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     documents: list[str]
     truncate: Truncate = "end"  # of documents; the query is never cut
     max_tokens_per_document: int | None = None
+    param: str = "documents"  # what the caller calls them
 
 
 Request = TextRequest | EmbeddingRequest | RerankRequest | TranscriptionRequest | StreamRequest | ImageRequest
@@ -231,7 +235,7 @@ class TopLogprob(Struct, frozen=True, array_like=True):
     id: int
     text: str  # the token's text; U+FFFD where its bytes are no UTF-8 of their own
     logprob: float
-    bytes: bytes
+    raw: bytes  # the token as it is
 
 
 class TokenLogprob(Struct, frozen=True, array_like=True):
@@ -240,7 +244,7 @@ class TokenLogprob(Struct, frozen=True, array_like=True):
     id: int
     text: str
     logprob: float | None  # None for the first token of a prompt (echo)
-    bytes: bytes
+    raw: bytes  # the token as it is
     top: list[TopLogprob] = []
 
 

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from msgspec.structs import replace
 
+from models.privacy import silence
 from pipelines.base import ModelError, Pipeline, Work
 from pipelines.engine import Engine
 from pipelines.inbox import Inbox, OpenRequests
@@ -106,6 +107,7 @@ def main() -> NoReturn:
     parser = argparse.ArgumentParser(prog="pipelines.worker", description="One model, in a process of its own.")
     parser.add_argument("--fd", type=int, required=True, help="an inherited socket to the gateway")
     descriptor: int = parser.parse_args().fd
+    silence(os.environ)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_INTERVAL)

@@ -1,20 +1,20 @@
-"""`/v1/embeddings` and `/v1/rerank`"""
+"""`/v1/embeddings`, and `/v1/rerank` with its other addresses"""
 
 import msgspec
 from litestar import Controller, post
 from litestar.di import NamedDependency
 
 from gateway.controllers.intake import HttpRequest, json_body, terms, timeline
-from gateway.dispatch import Dispatcher, Reply
+from gateway.dispatch import Dispatcher, Output, Reply
 from gateway.exchange import Job
 from gateway.schemas.answer import new_head
 from gateway.schemas.embeddings import EmbeddingsRequest, to_embedding_request
 from gateway.schemas.embeddings_answer import EmbeddingsAnswer
-from gateway.schemas.rerank import RerankAnswer, RerankBody, to_rerank_request
+from gateway.schemas.rerank import RERANK_PATHS, TextsBody, parse_rerank, to_rerank_request
+from gateway.schemas.rerank_answer import RerankAnswer, ScoredTexts
 from gateway.schemas.texts import decode_texts, units
 
 _embeddings = msgspec.json.Decoder(EmbeddingsRequest)
-_rerank = msgspec.json.Decoder(RerankBody)
 
 
 class EmbeddingsController(Controller):
@@ -34,14 +34,15 @@ class EmbeddingsController(Controller):
         job = Job(id, route, work, units(len(work.inputs)), wanted.timeout, raw, wanted.priority)
         return dispatcher.reply(job, answer, timeline(request))
 
-    @post("/v1/rerank", status_code=200, summary="Documents in the order of their relevance to a query")
+    @post([*RERANK_PATHS], status_code=200, summary="Documents in the order of their relevance to a query")
     async def rerank(self, request: HttpRequest, dispatcher: NamedDependency[Dispatcher]) -> Reply:
         raw = await json_body(request)
-        body = decode_texts(raw, _rerank)
-        route = dispatcher.route(body.model, "embedding")
+        body = parse_rerank(raw)
+        route = dispatcher.route_or_first(body.model, "embedding")
         wanted = terms(request, route.settings)
         work = to_rerank_request(body)
         id = new_head("rank", route.name, route.fingerprint).id
-        answer = RerankAnswer(id, route.name, work, body.top_n, documents=bool(body.return_documents))
+        answer: Output
+        answer = ScoredTexts(work, body) if isinstance(body, TextsBody) else RerankAnswer(id, route.name, work, body)
         job = Job(id, route, work, units(len(work.documents)), wanted.timeout, raw, wanted.priority)
         return dispatcher.reply(job, answer, timeline(request))

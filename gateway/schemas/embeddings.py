@@ -6,12 +6,15 @@ from msgspec import Meta, Raw, Struct
 
 from gateway.data_uri import decode_data_uri
 from gateway.errors import bad_request
-from gateway.schemas.texts import check_text
-from pipelines.messages import EmbeddingInput, EmbeddingRequest, ImageBytes, StringPrompt, TokenPrompt, Truncate
+from gateway.schemas.sampling import unsupported
+from gateway.schemas.texts import TruncateName, check_text, same, truncation
+from pipelines.messages import EmbeddingInput, EmbeddingRequest, ImageBytes, StringPrompt, TokenPrompt
 
 MAX_INPUTS = 2048
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Dimensions = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Kind = Annotated[str, Meta(min_length=1, max_length=64)]
 EncodingFormat = Literal["float", "base64"]
 
 
@@ -28,14 +31,40 @@ class EmbeddingsRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     model: str
     input: str | list[str | TokenId | list[TokenId] | InputItem]
     encoding_format: EncodingFormat | None = None
-    dimensions: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    truncate: Truncate | None = None  # ours: which end of an over-long text is cut off
+    dimensions: Dimensions | None = None
     user: Raw = Raw()  # accepted, without effect here
+
+    # Beyond OpenAI's. Which end of an over-long text is cut off:
+    truncate: TruncateName | None = None
+    truncation: bool | None = None  # Voyage's: true is `truncate: end`, false is `none`
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None  # vLLM's; -1: what the model takes
+
+    # What the texts are for, where the model makes a difference.
+    input_type: Kind | None = None
+    task: Kind | None = None  # Jina's name for it
+
+    # Voyage's names.
+    output_dimension: Dimensions | None = None
+    output_dtype: str | None = None  # float
 
 
 def to_embedding_request(body: EmbeddingsRequest) -> EmbeddingRequest:
     """The body as an embedding pipeline takes it. Raises ApiError (400)."""
-    return EmbeddingRequest(inputs=_inputs(body.input), truncate=body.truncate or "none", dimensions=body.dimensions)
+    if body.output_dtype not in (None, "float"):
+        raise unsupported("output_dtype", "it may be 'float'")
+    kind = same(("input_type", body.input_type), ("task", body.task))
+    tokens = body.truncate_prompt_tokens
+    if tokens == 0:
+        raise bad_request("truncate_prompt_tokens", "'truncate_prompt_tokens' must be positive, or -1.")
+    cut = truncation(body.truncate, body.truncation)
+    return EmbeddingRequest(
+        inputs=_inputs(body.input),
+        truncate=cut or ("none" if tokens is None else "end"),
+        dimensions=same(("dimensions", body.dimensions), ("output_dimension", body.output_dimension)),
+        kind=kind,
+        kind_param="task" if body.input_type is None and body.task is not None else "input_type",
+        max_tokens=None if tokens == -1 else tokens,
+    )
 
 
 def _inputs(given: str | list[str | int | list[int] | InputItem]) -> list[EmbeddingInput]:

@@ -9,13 +9,13 @@ from base64 import b64encode
 import msgspec
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from gateway.schemas.embeddings import EncodingFormat
 from metrics.timeline import Phases
 from pipelines.messages import Done, Said, Vectors
 
-# Digits after the point: components are below 1, and float32 has no more than these.
-DECIMALS = 10
+DIGITS = 9  # significant ones: they tell any float32 from its neighbours
 
 
 class EmbeddingUsage(Struct, frozen=True):
@@ -54,8 +54,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _float_rows(data: bytes, rows: int) -> list[bytes]:
-    vectors = np.frombuffer(data, "<f4").reshape(rows, -1).astype(np.float64)
-    return [_encode(row) for row in vectors.round(DECIMALS).tolist()]
+    return [_encode(row) for row in decimals(np.frombuffer(data, "<f4")).reshape(rows, -1).tolist()]
+
+
+def decimals(numbers: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The same numbers as decimals of so few digits that they are read back as the same float32, and no shorter: JSON
+    says what base64 does."""
+    wide = numbers.astype(np.float64)
+    sizes = np.abs(wide, where=wide != 0, out=np.ones_like(wide))
+    scale = 10.0 ** (DIGITS - 1 - np.floor(np.log10(sizes)))
+    return (wide * scale).round() / scale
 
 
 def _base64_rows(data: bytes, rows: int) -> list[bytes]:

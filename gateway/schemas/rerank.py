@@ -1,14 +1,20 @@
-"""`POST /v1/rerank`, in Cohere's shape: the request and the answer."""
+"""`POST /v1/rerank`, `/v2/rerank` and `/rerank`: the requests.
+
+There are two bodies: one of `documents`, as Cohere, Jina, Voyage and vLLM have it, and one of `texts`, that of
+text-embeddings-inference. Each is answered in its own form: see `rerank_answer`.
+"""
 
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Raw, Struct
 
-from gateway.schemas.texts import check_text
-from metrics.timeline import Phases
-from pipelines.messages import Done, RerankRequest, Said, Scores, Truncate
+from gateway.errors import bad_request
+from gateway.schemas.sampling import unsupported
+from gateway.schemas.texts import TruncateName, check_text, decode_texts, same, truncation
+from pipelines.messages import RerankRequest, Truncate
 
+RERANK_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")  # Cohere's clients go by the version, others by none
 MAX_DOCUMENTS = 2048
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -29,76 +35,82 @@ class RerankBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     top_n: Count | None = None  # None: all
     return_documents: bool | None = None
     max_tokens_per_doc: Count | None = None
-    truncate: Truncate | None = (
-        None  # ours, of documents; as at Cohere, they are cut at the end unless it says otherwise
-    )
+    # Ours, of documents; as at Cohere, they are cut at the end unless it says otherwise.
+    truncate: TruncateName | None = None
+
+    # Voyage's names: `top_n`, and `truncate` as a yes or no.
+    top_k: Count | None = None
+    truncation: bool | None = None
+
+    @property
+    def most(self) -> int | None:
+        """How many results. Raises ApiError (400)."""
+        return same(("top_n", self.top_n), ("top_k", self.top_k))
+
+    @property
+    def voyage(self) -> bool:
+        """Whether it is in the words of Voyage's clients, who look for the results under another name."""
+        return self.top_k is not None or self.truncation is not None
 
 
-def to_rerank_request(body: RerankBody) -> RerankRequest:
+class TextsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of text-embeddings-inference. It names no model: None is the first that embeds or ranks."""
+
+    query: str
+    texts: Annotated[list[str], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+    model: str | None = None
+    return_text: bool | None = None
+    truncate: bool | None = None  # false: an over-long text is refused
+    truncation_direction: Literal["right", "left", "Right", "Left"] | None = None  # what is cut off; None: right
+    raw_scores: bool | None = None  # false: cross-encoders score in 0…1
+    top_n: Count | None = None  # LiteLLM's
+
+
+class _Form(Struct, frozen=True):
+    texts: Raw = Raw()
+
+
+_form = msgspec.json.Decoder(_Form)
+_documents = msgspec.json.Decoder(RerankBody)
+_texts = msgspec.json.Decoder(TextsBody)
+
+
+def parse_rerank(raw: bytes) -> RerankBody | TextsBody:
+    """Raises ApiError (400)."""
+    try:
+        of_texts = bool(bytes(_form.decode(raw).texts))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        of_texts = False  # the decoder below says what is wrong
+    return decode_texts(raw, _texts if of_texts else _documents)
+
+
+def to_rerank_request(body: RerankBody | TextsBody) -> RerankRequest:
     """The body as an embedding pipeline takes it. Raises ApiError (400)."""
+    if isinstance(body, TextsBody):
+        if body.raw_scores:
+            raise unsupported("raw_scores", "scores of cross-encoders are in 0…1: it may be false")
+        return RerankRequest(
+            query=check_text(body.query, "query"),
+            documents=[check_text(each, f"texts[{index}]") for index, each in enumerate(body.texts)],
+            truncate=_side(body),
+            param="texts",
+        )
     return RerankRequest(
         query=check_text(body.query, "query"),
         documents=[_document(each, f"documents[{index}]") for index, each in enumerate(body.documents)],
-        truncate=body.truncate or "end",
+        truncate=truncation(body.truncate, body.truncation) or "end",
         max_tokens_per_document=body.max_tokens_per_doc,
     )
 
 
+def _side(body: TextsBody) -> Truncate:
+    if body.truncate is False:
+        if body.truncation_direction is not None and body.truncation_direction.lower() == "left":
+            message = "'truncation_direction' would have no effect, since 'truncate' is false."
+            raise bad_request("truncation_direction", message)
+        return "none"
+    return "start" if (body.truncation_direction or "right").lower() == "left" else "end"
+
+
 def _document(given: str | DocumentItem, at: str) -> str:
     return check_text(given, at) if isinstance(given, str) else check_text(given.text, f"{at}.text")
-
-
-class Document(Struct, frozen=True):
-    text: str
-
-
-class Result(Struct, frozen=True):
-    index: int
-    relevance_score: float
-    document: Document | UnsetType = UNSET
-
-
-class RerankUsage(Struct, frozen=True):
-    prompt_tokens: int
-    total_tokens: int
-
-
-class Ranking(Struct, frozen=True):
-    """`method`: a cross-encoder reads query and document together and scores in 0…1; without one it is the cosine of
-    their vectors."""
-
-    id: str
-    model: str
-    method: Literal["cross_encoder", "cosine"]
-    results: list[Result]
-    usage: RerankUsage
-
-
-class RerankAnswer:
-    """One body."""
-
-    streamed = False
-
-    def __init__(self, id: str, model: str, request: RerankRequest, top_n: int | None, *, documents: bool) -> None:
-        self._id = id
-        self._model = model
-        self._texts = request.documents if documents else None
-        self._top_n = top_n
-        self._scores: Scores | None = None
-
-    def render(self, event: Said) -> bytes:
-        if isinstance(event, Scores):
-            self._scores = event
-        return b""
-
-    def finish(self, done: Done, spent: Phases) -> bytes:
-        assert self._scores is not None
-        scores, texts = self._scores.scores, self._texts
-        best = sorted(range(len(scores)), key=lambda index: (-scores[index], index))[: self._top_n]
-        results = [Result(i, scores[i], UNSET if texts is None else Document(texts[i])) for i in best]
-        tokens = done.usage.prompt_tokens
-        usage = RerankUsage(tokens, tokens)
-        return _encoder.encode(Ranking(self._id, self._model, self._scores.method, results, usage))
-
-
-_encoder = msgspec.json.Encoder()

@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
 from gateway.errors import ApiError, bad_request, decode_body
+from pipelines.messages import Truncate
 
 T = TypeVar("T")
+
+TruncateName = Literal["none", "start", "end", "NONE", "START", "END"]  # Cohere's clients write it in capitals
 
 # Slots that one request holds at most: beyond them its inputs wait behind each other and keep nobody else out.
 MAX_UNITS = 32
@@ -27,6 +30,28 @@ def decode_texts(raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         if error.code == "invalid_json" and (at := _lone_surrogate(raw)) is not None:
             raise bad_request(at, f"{at!r} contains half of a surrogate pair, which is no character.") from None
         raise
+
+
+def truncation(truncate: TruncateName | None, cut: bool | None) -> Truncate | None:
+    """Which end of an over-long text is cut off, by its two names; None: neither is there. Raises ApiError (400)."""
+    names: dict[str, Truncate] = {"none": "none", "start": "start", "end": "end"}
+    found = None if truncate is None else names[truncate.lower()]
+    if cut is None:
+        return found
+    if found is None:
+        return "end" if cut else "none"
+    if cut != (found != "none"):
+        raise bad_request("truncation", "'truncation' and 'truncate' contradict each other; leave one of them out.")
+    return found
+
+
+def same(*given: tuple[str, T | None]) -> T | None:
+    """The value of a field that has several names. Raises ApiError (400) where two of them have values that differ."""
+    values = [(name, value) for name, value in given if value is not None]
+    for name, value in values[1:]:
+        if value != values[0][1]:
+            raise bad_request(name, f"{name!r} and {values[0][0]!r} are the same thing; leave one of them out.")
+    return values[0][1] if values else None
 
 
 def check_text(text: str, at: str) -> str:

@@ -2,13 +2,13 @@
 
 import ctypes
 import functools
-import importlib.util
 import platform
 import weakref
 from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p, sizeof
+from pathlib import Path
 from typing import ClassVar
 
-EXTENSION = "models.native._library"
+LIBRARY = Path(__file__).with_name("_library.so")  # plain C, of no version of Python
 
 
 class LimitsStruct(Structure):
@@ -116,17 +116,16 @@ def missing() -> str | None:
 
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
-    spec = importlib.util.find_spec(EXTENSION)
-    if spec is None or spec.origin is None:
+    if not LIBRARY.exists():
         return None, f"not built: no C compiler when this was installed, or not for {platform.machine()}"
     try:
-        loaded = ctypes.CDLL(spec.origin)
+        loaded = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         return None, str(error)
     if not all(hasattr(loaded, name) for name in ("native_supported", "native_limits", "native_matrix")) or not _alike(
         loaded
     ):
-        return None, f"{spec.origin} was built from other sources: build it again"
+        return None, f"{LIBRARY} was built from other sources: build it again"
     if not loaded.native_supported():
         return None, "the processor has no AVX-512 VNNI"
     loaded.engine_new.restype = c_void_p

@@ -1,6 +1,5 @@
 """The audio step loop: one encode, decode or alignment of a batch of windows, of any files and live streams."""
 
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from time import monotonic
@@ -8,6 +7,7 @@ from time import monotonic
 import ctranslate2
 import numpy as np
 
+from models.device import available_cpus
 from models.errors import ModelLoadError
 from models.whisper import Whisper, load_whisper
 from pipelines.audio.ear import Heard
@@ -59,7 +59,7 @@ class AudioPipeline:
         if device == "auto":
             device = "cuda" if ctranslate2.get_cuda_device_count() else "cpu"
         compute_type = options.compute_type or ("default" if spec.quantization == "none" else _compute_type(device))
-        threads = spec.threads or len(os.sched_getaffinity(0))
+        threads = spec.threads or available_cpus()
         try:
             model = load_whisper(resolve(spec.source), device=device, compute_type=compute_type, threads=threads)
         except ModelLoadError as error:

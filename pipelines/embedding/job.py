@@ -16,7 +16,10 @@ from pipelines.messages import ChoiceDone, Done, Event, Failed, Scores, Timing, 
 class Job(Request):
     dimensions: int | None = None  # of its vectors; None: all that the model has
     rows: Rows | None = None  # of a rerank: results so far, by index
-    cosine: bool = False  # a rerank by vectors; input 0 is the query
+    places: NDArray[np.int64] | None = (
+        None  # of a rerank: which input each document is; by cosine, the query before them
+    )
+    cosine: bool = False  # a rerank by vectors
     left: int = 0  # inputs without a result
     prompt_tokens: int = 0
     prepared: float = 0.0  # monotonic seconds, as below
@@ -52,8 +55,19 @@ class Job(Request):
         ending: list[Event] = [ChoiceDone(id, 0, "stop"), Done(id, Usage(prompt_tokens=self.prompt_tokens), timing)]
         if self.rows is None:
             return ending
-        scores: NDArray[np.float32] = self.rows[1:] @ self.rows[0] if self.cosine else self.rows[:, 0]
-        return [Scores(id, "cosine" if self.cosine else "cross_encoder", scores.tolist()), *ending]
+        assert self.places is not None
+        if self.cosine:
+            query, *documents = self.places
+            return [Scores(id, "cosine", cosines(self.rows, query)[documents].tolist()), *ending]
+        return [Scores(id, "cross_encoder", self.rows[self.places, 0].tolist()), *ending]
+
+
+def cosines(vectors: Rows, with_row: int) -> Rows:
+    """Of unit vectors [rows, dimensions] with one of them. Each is summed by itself: the last bit of a matrix product
+    depends on the row that it is for."""
+    wide = vectors.astype(np.float64)
+    found: Rows = (wide * wide[with_row]).sum(axis=1).clip(-1, 1).astype(np.float32)
+    return found
 
 
 def shortened(vectors: Rows, dimensions: int | None) -> Rows:

@@ -9,7 +9,8 @@ from pipelines.base import InvalidRequest, Ticket
 from pipelines.embedding.batching import Input
 from pipelines.embedding.images import load_pixels
 from pipelines.embedding.job import Job
-from pipelines.embedding.tokenize import Tokenizer, Tokens
+from pipelines.embedding.prompts import UnknownKind, prompt_of, search_prompts
+from pipelines.embedding.tokenize import UNCUT, Limit, Tokenizer, Tokens
 from pipelines.media.pictures import decode_picture
 from pipelines.messages import (
     EmbeddingInput,
@@ -52,15 +53,37 @@ class Preparer:
             raise InvalidRequest("this model scores pairs of texts and has no vectors; use /v1/rerank", "model")
         if request.dimensions is not None and not 1 <= request.dimensions <= config.dimensions:
             raise InvalidRequest(f"'dimensions' may be 1 to {config.dimensions} for this model", "dimensions")
+        limit = self._limit(request)
         texts = {i: each.text for i, each in enumerate(request.inputs) if isinstance(each, StringPrompt)}
         params = [f"input[{i}]" for i in texts]
-        tokens = dict(zip(texts, self._tokenizer.texts([*texts.values()], request.truncate, params), strict=True))
+        made = self._tokenizer.texts(
+            [*texts.values()], request.truncate, params, prompt=self._prompt(request), limit=limit
+        )
+        tokens = dict(zip(texts, made, strict=True))
         job = Job(ticket, dimensions=request.dimensions)
         for index, each in enumerate(request.inputs):
-            job.inputs.append(self._input(job, index, tokens.get(index) or each, request.truncate))
+            job.inputs.append(self._input(job, index, tokens.get(index) or each, request.truncate, limit))
         return job
 
-    def _input(self, job: Job, index: int, given: Tokens | EmbeddingInput, truncate: Truncate) -> Input:
+    def _prompt(self, request: EmbeddingRequest) -> str:
+        kind, param = request.kind, request.kind_param
+        if kind is not None and not all(isinstance(each, StringPrompt) for each in request.inputs):
+            raise InvalidRequest(f"{param!r} is for texts; token ids and images are taken as they are", param)
+        try:
+            return prompt_of(self._config, kind)
+        except UnknownKind as error:
+            raise InvalidRequest(f"{param!r} can't be {kind!r}: {error}", param) from None
+
+    def _limit(self, request: EmbeddingRequest) -> Limit:
+        least, most = self._tokenizer.special + 1, self._config.max_tokens
+        if request.max_tokens is None:
+            return Limit(most)
+        if not least <= request.max_tokens <= most:
+            message = f"'truncate_prompt_tokens' may be {least} to {most} for this model, or -1 for {most}"
+            raise InvalidRequest(message, "truncate_prompt_tokens")
+        return Limit(request.max_tokens)
+
+    def _input(self, job: Job, index: int, given: Tokens | EmbeddingInput, truncate: Truncate, limit: Limit) -> Input:
         param = f"input[{index}]"
         match given:
             case ImageBytes(data=data):
@@ -69,7 +92,7 @@ class Preparer:
                     raise InvalidRequest(f"{param!r} is an image, but this model embeds text alone", param)
                 return Input(job, index, "image", image.tokens, load_pixels(decode_picture, data, image, param), 0)
             case TokenPrompt(ids=ids):
-                return self._text(job, index, self._tokenizer.ids(ids, truncate, param))
+                return self._text(job, index, self._tokenizer.ids(ids, truncate, param, limit=limit))
             case Tokens():
                 return self._text(job, index, given)
             case StringPrompt():
@@ -77,14 +100,29 @@ class Preparer:
 
     def _rerank(self, ticket: Ticket, request: RerankRequest) -> Job:
         tokenizer, limit = self._tokenizer, request.max_tokens_per_document
+        params = [f"{request.param}[{index}]" for index in range(len(request.documents))]
         cosine = self._config.family != "cross_encoder"
         if cosine:
-            tokens = tokenizer.texts([request.query], "none", ["query"])
-            tokens += tokenizer.documents(request.documents, request.truncate, limit)
+            before_query, before_document = search_prompts(self._config)
+            most = Limit(self._config.max_tokens, advice=UNCUT)
+            tokens = tokenizer.texts([request.query], "none", ["query"], prompt=before_query, limit=most)
+            tokens += tokenizer.documents(request.documents, request.truncate, params, limit, prompt=before_document)
         else:
-            tokens = tokenizer.pairs(request.query, request.documents, request.truncate, limit)
-        job = Job(ticket, cosine=cosine, rows=np.zeros((len(tokens), self._config.dimensions), np.float32))
-        job.inputs = [self._text(job, index, each) for index, each in enumerate(tokens)]
+            tokens = tokenizer.pairs(request.query, request.documents, request.truncate, params, limit)
+        # What reads the same is run once: equal documents have equal scores, wherever they stand.
+        inputs: dict[bytes, Input] = {}
+        places: list[int] = []
+        job = Job(ticket, cosine=cosine)
+        for each in tokens:
+            key = each.ids.tobytes()
+            if key in inputs:
+                inputs[key].prompt_tokens += each.count
+            else:
+                inputs[key] = self._text(job, len(inputs), each)
+            places.append(inputs[key].index)
+        job.inputs = [*inputs.values()]
+        job.places = np.array(places)
+        job.rows = np.zeros((len(inputs), self._config.dimensions), np.float32)
         return job
 
     def _text(self, job: Job, index: int, tokens: Tokens) -> Input:

@@ -18,6 +18,8 @@ from pipelines.messages import Truncate
 
 BATCH = 64  # texts handed to the tokenizer at once: it holds no lock of Python's meanwhile
 
+UNCUT = "a query is never cut: shorten it"
+
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SPACES = re.compile(r"\s+")
 
@@ -32,6 +34,15 @@ class Tokens:
     truncated: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How long a text may be, and how that is put where it is longer and not to be cut."""
+
+    tokens: int
+    words: str = "the model takes"
+    advice: str = "shorten it, or set 'truncate'"
+
+
 class Tokenizer:
     """A checkpoint's tokenizer for any number of threads: each has its own copy, since one raises when it is shared."""
 
@@ -42,7 +53,7 @@ class Tokenizer:
         self._serialized = file.read_text(encoding="utf-8")
         self._config = config
         self._local = threading.local()
-        self._special = self._backend.num_special_tokens_to_add(False)
+        self.special = self._backend.num_special_tokens_to_add(False)  # tokens around a text
         self._special_pair = self._backend.num_special_tokens_to_add(True)
 
     @property
@@ -56,25 +67,39 @@ class Tokenizer:
             self._local.backend = found
         return found
 
-    def texts(self, texts: Sequence[str], truncate: Truncate, params: Sequence[str]) -> list[Tokens]:
-        """`params` names the texts as the wire does. Raises InvalidRequest where one is over-long and not to be cut."""
-        limit = self._config.max_tokens
-        ready = [self._config.prompt + (_canonical(text) if self._config.canonical else text) for text in texts]
+    def texts(
+        self,
+        texts: Sequence[str],
+        truncate: Truncate,
+        params: Sequence[str],
+        *,
+        prompt: str | None = None,
+        limit: Limit | None = None,
+    ) -> list[Tokens]:
+        """`params` names the texts as the wire does. Raises InvalidRequest where one is over-long and not to be cut.
+
+        `prompt`: what comes before each; None: the model's own. `limit` None: what the model takes.
+        """
+        limit = limit or Limit(self._config.max_tokens)
+        prompt = self._config.prompt if prompt is None else prompt
+        if self._config.canonical:
+            texts = [_canonical(text) for text in texts]
+        ready = [prompt + text for text in texts]
         found: list[Tokens] = []
         for start in range(0, len(ready), BATCH):
             for encoding in self._backend.encode_batch_fast(ready[start : start + BATCH]):
                 at = len(found)
-                truncated = len(encoding.ids) > limit
+                truncated = len(encoding.ids) > limit.tokens
                 if truncated:
                     if truncate == "none":
                         raise over_long(params[at], len(encoding.ids), limit)
-                    encoding = self._cut(ready[at], truncate, limit)
+                    encoding = self._cut(prompt, texts[at], truncate, limit.tokens)
                 found.append(self._tokens(encoding.ids, truncated=truncated))
         return found
 
-    def ids(self, ids: Sequence[int], truncate: Truncate, param: str) -> Tokens:
+    def ids(self, ids: Sequence[int], truncate: Truncate, param: str, *, limit: Limit | None = None) -> Tokens:
         """Token ids of this model, used as they are: no special tokens are added. Raises InvalidRequest."""
-        vocabulary, limit = self._config.vocab_size, self._config.max_tokens
+        vocabulary, limit = self._config.vocab_size, limit or Limit(self._config.max_tokens)
         for index, id in enumerate(ids):
             if not 0 <= id < vocabulary:
                 raise InvalidRequest(
@@ -82,19 +107,27 @@ class Tokenizer:
                     "tokenizer can't be used; send the text (LangChain: check_embedding_ctx_length=False)",
                     f"{param}[{index}]",
                 )
-        if len(ids) <= limit:
+        if len(ids) <= limit.tokens:
             return self._tokens(ids)
         if truncate == "none":
             raise over_long(param, len(ids), limit)
-        return self._tokens(ids[:limit] if truncate == "end" else ids[-limit:], truncated=True)
+        return self._tokens(ids[: limit.tokens] if truncate == "end" else ids[-limit.tokens :], truncated=True)
 
-    def pairs(self, query: str, documents: Sequence[str], truncate: Truncate, max_document: int | None) -> list[Tokens]:
+    def pairs(
+        self,
+        query: str,
+        documents: Sequence[str],
+        truncate: Truncate,
+        params: Sequence[str],
+        max_document: int | None = None,
+    ) -> list[Tokens]:
         """The query with each document, for a cross-encoder; only documents are cut. Raises InvalidRequest."""
-        limit, backend = self._config.max_tokens, self._backend
-        room = limit - self._special_pair - len(backend.encode(query, add_special_tokens=False).ids)
-        if room < 1:
-            raise over_long("query", limit - room, limit - 1)
-        room = min(room, max_document or room)
+        backend = self._backend
+        most = self._config.max_tokens - self._special_pair  # tokens of query and document
+        count = len(backend.encode(query, add_special_tokens=False).ids)
+        if count >= most:
+            raise over_long("query", count, Limit(most - 1, "beside a document the model takes", UNCUT))
+        room = min(most - count, max_document or most)
         found: list[Tokens] = []
         for start in range(0, len(documents), BATCH):
             batch = documents[start : start + BATCH]
@@ -104,7 +137,7 @@ class Tokenizer:
                 truncated = second > room
                 if truncated:
                     if truncate == "none":
-                        raise over_long(f"documents[{at}]", second, room)
+                        raise over_long(params[at], second, Limit(room, "beside the query it may have"))
                     document = backend.encode(documents[at], add_special_tokens=False)
                     document.truncate(room, direction=_side(truncate))
                     encoding = backend.post_process(backend.encode(query, add_special_tokens=False), document)
@@ -112,25 +145,35 @@ class Tokenizer:
                 found.append(self._tokens(encoding.ids, types, truncated=truncated))
         return found
 
-    def documents(self, documents: Sequence[str], truncate: Truncate, max_document: int | None) -> list[Tokens]:
-        """Documents by themselves, cut to `max_document` tokens or what the model takes."""
-        params = [f"documents[{index}]" for index in range(len(documents))]
-        found = self.texts(documents, truncate, params)
-        if max_document is None:
-            return found
-        limit = min(max_document + self._special, self._config.max_tokens)
-        for index, tokens in enumerate(found):
-            if tokens.count > limit:
-                if truncate == "none":
-                    raise over_long(params[index], tokens.count, limit)
-                found[index] = self._tokens(self._cut(documents[index], truncate, limit).ids, truncated=True)
-        return found
+    def documents(
+        self,
+        documents: Sequence[str],
+        truncate: Truncate,
+        params: Sequence[str],
+        max_document: int | None = None,
+        *,
+        prompt: str | None = None,
+    ) -> list[Tokens]:
+        """Documents by themselves, cut to `max_document` tokens of their own or what the model takes."""
+        limit = Limit(self._config.max_tokens)
+        if max_document is not None:
+            before = self._backend.encode(self._config.prompt if prompt is None else prompt, add_special_tokens=False)
+            own = max_document + self.special + len(before.ids)
+            limit = min(limit, Limit(own, "with 'max_tokens_per_doc' it may have"), key=lambda each: each.tokens)
+        return self.texts(documents, truncate, params, prompt=prompt, limit=limit)
 
-    def _cut(self, text: str, truncate: Truncate, limit: int) -> tokenizers.Encoding:
-        """The text's own tokens are cut, before the special ones go around them."""
-        encoding = self._backend.encode(text, add_special_tokens=False)
-        encoding.truncate(max(0, limit - self._special), direction=_side(truncate))
-        return self._backend.post_process(encoding)
+    def _cut(self, prompt: str, text: str, truncate: Truncate, limit: int) -> tokenizers.Encoding:
+        """The text's own tokens are cut, before the special ones go around them; its prompt is kept."""
+        backend, room = self._backend, max(0, limit - self.special)
+        if truncate == "start" and prompt:
+            before = backend.encode(prompt, add_special_tokens=False)
+            encoding = backend.encode(text, add_special_tokens=False)
+            before.truncate(room)
+            encoding.truncate(room - len(before.ids), direction=_side(truncate))
+            return backend.post_process(tokenizers.Encoding.merge([before, encoding], growing_offsets=True))
+        encoding = backend.encode(prompt + text, add_special_tokens=False)
+        encoding.truncate(room, direction=_side(truncate))
+        return backend.post_process(encoding)
 
     def _tokens(self, ids: Sequence[int], types: Sequence[int] | None = None, *, truncated: bool = False) -> Tokens:
         count = len(ids)
@@ -140,8 +183,8 @@ class Tokenizer:
         return Tokens(array, None if types is None else np.asarray(types, dtype=np.int32), count, truncated)
 
 
-def over_long(param: str, count: int, limit: int) -> InvalidRequest:
-    message = f"{param!r} has {count} tokens, but the model takes {limit}; shorten it, or set 'truncate'"
+def over_long(param: str, count: int, limit: Limit) -> InvalidRequest:
+    message = f"{param!r} has {count} tokens, but {limit.words} {limit.tokens}; {limit.advice}"
     return InvalidRequest(message, param, code="context_length_exceeded")
 
 

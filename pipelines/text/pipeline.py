@@ -69,7 +69,7 @@ class TextPipeline:
             tokenizer,
             vocabulary,
             model.generation,
-            None if template is None else ChatTemplate(template, tokenizer.special_tokens),
+            None if template is None else ChatTemplate(template, tokenizer.special_tokens, tokenizer.controls),
             max_model_len=size.max_model_len,
             block_size=self._runner.block_size,
             options=options,

@@ -145,8 +145,9 @@ class Preparer:
                     raise InvalidRequest("there are no messages", "messages")
                 if self._template is None:
                     raise InvalidRequest("this model has no chat template: it only completes prompts", "messages")
-                text = self._template.render(messages)
-                return _Tokens(self._mine.encode(text, add_special=False), text)
+                prompt_text = self._template.render(messages)
+                ids = self._mine.encode(prompt_text.text, add_special=False, literals=prompt_text.literals)
+                return _Tokens(ids, "")  # a chat is not echoed
             case StringPrompt(text=text):
                 ids = self._mine.encode(text, add_special=True)
                 if not ids and self._mine.bos_id is not None:

@@ -16,9 +16,18 @@ class Desk:
     """An admission over scripted replicas."""
 
     def __init__(self, *slots: int, max_queue: int = 8, limit: int | None = None) -> None:
-        self.backends = [ScriptedBackend(each) for each in slots]
-        self.slots = [Slots(backend, limit) for backend in self.backends]
-        self.admission = Admission(self.slots, self._pick, max_queue=max_queue)
+        self._open([ScriptedBackend(each) for each in slots], limit, max_queue=max_queue)
+
+    @classmethod
+    def over(cls, backends: list[ScriptedBackend], **options: int) -> "Desk":
+        desk = cls.__new__(cls)
+        desk._open(backends, None, **{"max_queue": 8, **options})
+        return desk
+
+    def _open(self, backends: list[ScriptedBackend], limit: int | None, **options: int) -> None:
+        self.backends = backends
+        self.slots = [Slots(backend, limit) for backend in backends]
+        self.admission = Admission(self.slots, self._pick, **options)
 
     def _pick(self, units: int) -> Slots | None:
         return max((s for s in self.slots if s.fits(units)), key=lambda s: s.free, default=None)
@@ -222,6 +231,53 @@ async def test_nobody_is_sent_to_a_replica_that_is_not_ready() -> None:
         await desk.admission.acquire()
     assert refusal.value.reason == "it was lost"
     assert refusal.value.retry_after == 3  # its last load took 1.2 s
+
+
+async def test_the_first_load_is_waited_for_within_the_queue_and_the_deadline() -> None:
+    backends = [ScriptedBackend(2)]
+    backends[0].state = State.LOADING
+    desk = Desk.over(backends, max_queue=2)
+    first, second = desk.ask(), desk.ask(deadline=monotonic() + 0.02)
+    await settle()
+    with pytest.raises(Overloaded):
+        await desk.admission.acquire()
+    with pytest.raises(QueueDeadline):
+        await second
+    assert desk.admission.waiting == 1
+    backends[0].become(State.READY)
+    (await first).release()
+    assert desk.admission.state() == (2, 0, 0)
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.RESTARTING])  # for good, or to be tried again
+async def test_a_first_load_that_failed_ends_the_wait_with_its_reason(state: State) -> None:
+    backends = [ScriptedBackend()]
+    backends[0].state = State.LOADING
+    desk = Desk.over(backends)
+    waiting = [desk.ask() for _ in range(3)]
+    await settle()
+    backends[0].become(state, "no such file")
+    for each in waiting:
+        with pytest.raises(Unavailable, match="no such file"):
+            await each
+    assert desk.admission.waiting == 0
+
+
+async def test_who_waited_for_the_load_and_may_not_wait_for_a_slot_is_refused_then() -> None:
+    backends = [ScriptedBackend(2)]
+    backends[0].state = State.LOADING
+    desk = Desk.over(backends, max_queue=0, max_loading=8)
+    waiting = [desk.ask() for _ in range(5)]
+    await settle()
+    backends[0].become(State.READY)
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in outcomes] == [Lease] * 2 + [Overloaded] * 3
+    with pytest.raises(Overloaded):
+        await desk.admission.acquire()
+    for lease in outcomes:
+        if isinstance(lease, Lease):
+            lease.release()
+    assert desk.admission.state() == (2, 0, 0)
 
 
 async def test_waiters_outlive_a_restart() -> None:

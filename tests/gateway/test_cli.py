@@ -114,7 +114,7 @@ def metrics(url: str) -> str:
     return httpx.get(f"{url}/metrics", headers={"authorization": f"Bearer {SECRET}"}).text
 
 
-def test_a_second_signal_cuts_the_drain_short(tmp_path: Path) -> None:
+def test_sighup_drains_too_and_a_second_signal_cuts_it_short(tmp_path: Path) -> None:
     with serving(tmp_path, GATEWAY_API_KEY=SECRET) as running:
         url = running.read_until(r"Listening on (http://\S+);")[1]
         running.read_until(r"^curl .*")
@@ -131,7 +131,7 @@ def test_a_second_signal_cuts_the_drain_short(tmp_path: Path) -> None:
         talk.start()
         while not re.search(r"gateway_slots_used\{[^}]*\} 1", metrics(url)):
             assert talk.is_alive()
-        running.process.send_signal(signal.SIGINT)
+        running.process.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):
             running.process.wait(timeout=0.5)
         running.process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""`/v1/embeddings` and `/v1/rerank` on the wire, over a worker whose answers the test speaks."""
+"""`/v1/embeddings` on the wire, over a worker whose answers the test speaks."""
 
 import asyncio
 import base64
@@ -10,28 +10,24 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from gateway.schemas.embeddings_answer import decimals
+from gateway.schemas.rerank import RERANK_PATHS
 from gateway.schemas.texts import MAX_UNITS
 from pipelines.messages import (
-    Accepted,
-    ChoiceDone,
-    Done,
     EmbeddingRequest,
-    Event,
     ImageBytes,
-    RerankRequest,
-    Scores,
     StringPrompt,
-    Timing,
     TokenPrompt,
-    Usage,
-    Vectors,
 )
 from tests.gateway.desk import Counter, Desk, counter
+from tests.gateway.embedding import Embedding, answered, opened, vector
 from tests.gateway.scripted import ScriptedBackend, ScriptedCall
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
+
+
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n....").decode()
 
 
@@ -39,30 +35,6 @@ PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n....").decode()
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Counter]:
     async with counter(str(tmp_path_factory.mktemp("spool"))) as running:
         yield running
-
-
-def vector(index: int) -> Any:
-    return np.array([index + 0.25, -1 / (index + 3), 1e-7], "<f4")
-
-
-def answered(call: ScriptedCall) -> None:
-    """Vectors in two steps, the last inputs first; scores that fall with the documents' length."""
-    request, id = call.call.request, call.call.id
-    events: list[Event] = []
-    if isinstance(request, EmbeddingRequest):
-        order = list(range(len(request.inputs)))[::-1]
-        parts = [part for part in (order[: len(order) // 2], order[len(order) // 2 :]) if part]
-        events += [Vectors(id, part, b"".join(vector(index).tobytes() for index in part)) for part in parts]
-    elif isinstance(request, RerankRequest):
-        events.append(Scores(id, "cosine", [1 / len(text) for text in request.documents]))
-    timing = Timing(prepare=0.001, queue=0.002, compute=0.003, total=0.006)
-    call.say(Accepted(id, 7, 0.0))
-    for event in [*events, ChoiceDone(id, 0, "stop"), Done(id, Usage(prompt_tokens=7), timing)]:
-        call.say(event)
-
-
-class Embedding(ScriptedBackend):
-    kind = "embedding"
 
 
 @pytest.fixture
@@ -74,10 +46,6 @@ async def embed(it: Desk, input: Any, **fields: Any) -> Any:
     return await it.client.post(EMBEDDINGS, json={"model": "scripted", "input": input, **fields})
 
 
-def opened(it: Desk) -> Any:
-    return it.backend.calls[-1].call.request
-
-
 async def test_an_answer_in_the_order_of_the_inputs(it: Desk) -> None:
     answer = await embed(it, ["a", "b", "c"])
     body = answer.json()
@@ -86,7 +54,7 @@ async def test_an_answer_in_the_order_of_the_inputs(it: Desk) -> None:
     assert [item["index"] for item in body["data"]] == [0, 1, 2]
     assert {item["object"] for item in body["data"]} == {"embedding"}
     for index, item in enumerate(body["data"]):
-        np.testing.assert_allclose(item["embedding"], vector(index), rtol=1e-7, atol=1e-10)
+        np.testing.assert_array_equal(np.float32(item["embedding"]), vector(index))
     assert "x-gateway-timing" in answer.headers
     assert it.book.outcomes == ["stop"]
     assert it.book.closed[0].finished
@@ -98,6 +66,38 @@ async def test_base64_is_little_endian_float32(it: Desk) -> None:
         raw = base64.b64decode(item["embedding"], validate=True)
         assert len(raw) == 4 * len(vector(index)), "all dimensions, not a quarter of them"
         np.testing.assert_array_equal(np.frombuffer(raw, "<f4"), vector(index))
+
+
+async def test_numbers_in_json_are_those_of_base64() -> None:
+    """Of every size that float32 has, to the last bit."""
+    bits = np.random.default_rng(4).integers(0, 2**32, 100_000, dtype=np.uint32).view(np.float32)
+    numbers = np.append(bits[np.isfinite(bits)], [0.0, 1e-45, 1.1754944e-38, 0.1, -0.3, 1.0]).astype(np.float32)
+    told = json.loads(json.dumps(decimals(numbers).tolist()))
+    np.testing.assert_array_equal(np.float32(told), numbers)
+    assert max(len(f"{each:g}") for each in decimals(np.float32([0.1, -0.0123456789])).tolist()) <= 12
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"input_type": "query"}, {"kind": "query"}),
+        ({"task": "retrieval.passage"}, {"kind": "retrieval.passage", "kind_param": "task"}),
+        ({"input_type": "query", "task": "query"}, {"kind": "query"}),
+        ({"truncate": "END"}, {"truncate": "end"}),
+        ({"truncation": True}, {"truncate": "end"}),
+        ({"truncation": True, "truncate": "start"}, {"truncate": "start"}),
+        ({"truncation": False}, {}),
+        ({"truncate_prompt_tokens": 7}, {"truncate": "end", "max_tokens": 7}),
+        ({"truncate_prompt_tokens": 7, "truncate": "start"}, {"truncate": "start", "max_tokens": 7}),
+        ({"truncate_prompt_tokens": -1}, {"truncate": "end"}),
+        ({"output_dimension": 2, "output_dtype": "float"}, {"dimensions": 2}),
+        # voyageai 0.3.7 by itself
+        ({"input_type": None, "truncation": True, "output_dtype": None, "output_dimension": None}, {"truncate": "end"}),
+    ],
+)
+async def test_what_other_apis_call_it(it: Desk, fields: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert (await embed(it, "a", **fields)).status_code == 200
+    assert opened(it) == EmbeddingRequest(inputs=[StringPrompt("a")], **wanted)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +174,13 @@ async def test_a_bad_input_is_named(it: Desk, input: Any, param: str) -> None:
         ({"truncate": "middle"}, "truncate"),
         ({"truncate": True}, "truncate"),
         ({"normalize": False}, "normalize"),
+        ({"truncate": "end", "truncation": False}, "truncation"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"input_type": "query", "task": "document"}, "task"),
+        ({"input_type": ""}, "input_type"),
+        ({"dimensions": 3, "output_dimension": 4}, "output_dimension"),
+        ({"output_dtype": "int8"}, "output_dtype"),
     ],
 )
 async def test_a_bad_field_is_named(it: Desk, fields: dict[str, Any], param: str) -> None:
@@ -259,57 +266,12 @@ async def test_a_body_over_the_limit_says_so_in_json(it: Desk) -> None:
     assert (error["code"], str(limit) in error["message"]) == ("payload_too_large", True)
 
 
-# --- rerank -----------------------------------------------------------------------------------------------------------
-
-
-async def rerank(it: Desk, documents: Any, **fields: Any) -> Any:
-    return await it.client.post(RERANK, json={"model": "scripted", "query": "q", "documents": documents, **fields})
-
-
-async def test_a_ranking(it: Desk) -> None:
-    body = (await rerank(it, ["long one", {"text": "s", "id": 9}, "mid", "low"], top_n=3)).json()
-    assert [result["index"] for result in body["results"]] == [1, 2, 3]  # equal scores in the order of the documents
-    assert [result["relevance_score"] for result in body["results"]] == [1.0, 1 / 3, 1 / 3]
-    assert all("document" not in result for result in body["results"])
-    assert (body["method"], body["model"]) == ("cosine", "scripted")
-    assert body["usage"]["total_tokens"] == 7
-    assert body["id"].startswith("rank-")
-
-
-async def test_a_ranking_with_its_documents(it: Desk) -> None:
-    body = (await rerank(it, ["aa", {"text": "b"}], return_documents=True, top_n=9)).json()
-    assert [result["document"] for result in body["results"]] == [{"text": "b"}, {"text": "aa"}]
-
-
-async def test_what_a_ranking_asks_for(it: Desk) -> None:
-    await rerank(it, ["a"])
-    assert opened(it) == RerankRequest(query="q", documents=["a"], truncate="end")
-    await rerank(it, ["a"], truncate="none", max_tokens_per_doc=64)
-    assert opened(it) == RerankRequest(query="q", documents=["a"], truncate="none", max_tokens_per_document=64)
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"documents": []}, "documents"),
-        ({"documents": ["a", ""]}, "documents[1]"),
-        ({"documents": [{"text": "a\0"}]}, "documents[0].text"),
-        ({"documents": [{"title": "a"}]}, "documents[0].text"),
-        ({"documents": [1]}, "documents[0]"),
-        ({"documents": ["a"] * 2049}, "documents"),
-        ({"query": ""}, "query"),
-        ({"top_n": 0}, "top_n"),
-        ({"rank_fields": ["a"]}, "rank_fields"),
-    ],
-)
-async def test_a_bad_ranking_is_named(it: Desk, fields: dict[str, Any], param: str) -> None:
-    answer = await it.client.post(RERANK, json={"model": "scripted", "query": "q", "documents": ["a"], **fields})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
-
-
 async def test_both_are_described(it: Desk) -> None:
     schema = json.loads((await it.client.get("/schema/openapi.json")).text)
-    for path, struct in ((EMBEDDINGS, "EmbeddingsRequest"), (RERANK, "RerankBody")):
+    wanted: dict[str, list[str]] = {EMBEDDINGS: ["EmbeddingsRequest"]}
+    wanted |= {path: ["RerankBody", "TextsBody"] for path in RERANK_PATHS}
+    for path, structs in wanted.items():
         body = schema["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-        assert body == {"$ref": f"#/components/schemas/{struct}"}
-        assert "model" in schema["components"]["schemas"][struct]["properties"]
+        assert body.get("anyOf", [body]) == [{"$ref": f"#/components/schemas/{struct}"} for struct in structs]
+        assert all("model" in schema["components"]["schemas"][struct]["properties"] for struct in structs)
+    assert "return_text" in (await it.client.get("/schema")).text

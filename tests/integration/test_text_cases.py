@@ -57,6 +57,19 @@ def ask(http_real: httpx.Client, model: str) -> Asked:
     return Asked(http_real, model)
 
 
+def test_control_tokens_are_text_in_chats_and_tokens_in_prompts(ask: Asked) -> None:
+    def prompt_tokens(answer: httpx.Response) -> int:
+        count: int = answer.json()["usage"]["prompt_tokens"]
+        return count
+
+    typed = "<|im_end|>" * 20
+    plain = prompt_tokens(ask.chat("Hi", max_tokens=1))
+    assert prompt_tokens(ask.chat(f"Hi{typed}", max_tokens=1)) >= plain + 3 * 20
+    parts = [{"type": "text", "text": "Hi"}, {"type": "text", "text": typed}]
+    assert prompt_tokens(ask.chat(parts, max_tokens=1)) >= plain + 3 * 20
+    assert prompt_tokens(ask.complete(f"Hi{typed}", max_tokens=1)) == 21
+
+
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 

@@ -96,6 +96,26 @@ def test_the_default_prompt_of_a_checkpoint_is_kept(tmp_path: Path) -> None:
     assert read_embedder(checkpoint(tmp_path, config_sentence_transformers=prompts)).prompt == "passage: "
 
 
+def test_the_prompts_of_a_checkpoint_are_kept_by_kind(tmp_path: Path) -> None:
+    prompts = {"query": "query: ", "passage": "passage: ", "document": ""}
+    written = {"prompts": prompts, "default_prompt_name": None}
+    config = read_embedder(checkpoint(tmp_path, config_sentence_transformers=written))
+    assert (config.prompt, config.prompts) == ("", prompts)
+    checkpoint(tmp_path, config_sentence_transformers={"prompts": prompts, "default_prompt_name": "title"})
+    with pytest.raises(ModelLoadError, match="'title'"):
+        read_embedder(tmp_path)
+
+
+def test_prompts_that_pooling_leaves_out_are_not_offered(tmp_path: Path) -> None:
+    layout = modules(("Transformer", ""), ("Pooling", "1_Pooling"))
+    files = {"1_Pooling__config": {"pooling_mode_mean_tokens": True, "include_prompt": False}, "modules": layout}
+    prompts: dict[str, Any] = {"prompts": {"query": "query: "}}
+    assert read_embedder(checkpoint(tmp_path, config_sentence_transformers=prompts, **files)).prompts == {}
+    checkpoint(tmp_path, config_sentence_transformers=prompts | {"default_prompt_name": "query"})
+    with pytest.raises(ModelLoadError, match="leaves out the default prompt"):
+        read_embedder(tmp_path)
+
+
 def test_a_classifier_of_one_label_is_a_cross_encoder(tmp_path: Path) -> None:
     classifier = {**BERT, "architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
     assert read_embedder(checkpoint(tmp_path, classifier)).family == "cross_encoder"

@@ -1,19 +1,15 @@
 """The pipeline over a small encoder of our own, spoken to as the engine does."""
 
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from models.embedder_config import EmbedderConfig
-from pipelines.base import InvalidRequest, ModelError, StepFailed, Ticket
+from pipelines.base import InvalidRequest, ModelError, StepFailed
 from pipelines.embedding.pace import LEAST_SHARED, Pace, warm_up
 from pipelines.embedding.pipeline import EmbeddingPipeline
-from pipelines.embedding.tokenize import Tokenizer
 from pipelines.messages import (
     ChoiceDone,
     Done,
@@ -23,107 +19,11 @@ from pipelines.messages import (
     Failed,
     ImageBytes,
     ModelSpec,
-    RerankRequest,
-    Scores,
     StringPrompt,
     TextRequest,
     TokenPrompt,
-    Vectors,
 )
-from tests.models.checkpoints import word_tokenizer
-
-CONFIG = EmbedderConfig(family="text", dimensions=4, max_tokens=64, vocab_size=204, pad_id=0, token_types=True)
-
-
-class SmallEmbedder:
-    """A vector says which ids it was made of; a cross-encoder scores the mean id. See `models.embedder.Embedder`."""
-
-    def __init__(self, config: EmbedderConfig = CONFIG, *, streams: int = 1, multiple: int = 1) -> None:
-        self.config = config
-        self.details = {"device": "cpu", "dtype": "float32" if streams == 1 else "bfloat16"}
-        self.streams = streams
-        self.multiple = multiple
-        self.gates: dict[int, threading.Event] = {}  # an id -> what a run that has it waits for
-        self.batches: list[int] = []
-        self.poison: int | None = None  # an id that makes a run fail
-        self.infinite: int | None = None  # an id whose vector is not finite
-
-    def texts(
-        self, ids: NDArray[np.int64], mask: NDArray[np.int64], types: NDArray[np.int64] | None = None
-    ) -> NDArray[np.float32]:
-        self.batches.append(len(ids))
-        assert ids.shape[1] % self.multiple == 0
-        for id, gate in self.gates.items():
-            if (ids == id).any():
-                assert gate.wait(10)
-        if self.poison is not None and (ids == self.poison).any():
-            raise MemoryError("the batch was too large")
-        total = (ids * mask).sum(1).astype(np.float32)
-        if self.config.family == "cross_encoder":
-            return (total / mask.sum(1) / 1000)[:, None].astype(np.float32)
-        vectors = np.stack([np.cos(total * power) for power in (1, 0.1, 0.01, 0.001)], axis=1)
-        vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-        if self.infinite is not None:
-            vectors[(ids == self.infinite).any(1)] = np.nan
-        return vectors
-
-
-class Bench:
-    def __init__(
-        self,
-        folder: Path,
-        config: EmbedderConfig = CONFIG,
-        *,
-        tokens: int = 40,
-        slack: int = 8,
-        max_wait: float = 0.0,
-        streams: int = 1,
-        multiple: int = 1,
-    ) -> None:
-        tokenizer = word_tokenizer(start="[CLS]", end="[SEP]")
-        tokenizer.save(str(folder / "tokenizer.json"))
-        self.embedder = SmallEmbedder(config, streams=streams, multiple=multiple)
-        embedder: Any = self.embedder
-        self.pipeline = EmbeddingPipeline(embedder, Tokenizer(folder, config), Pace(tokens, slack, 1e9), max_wait)
-
-    def open(self, id: str, request: Any, received: float = 0.0) -> None:
-        works = self.pipeline.prepare(Ticket(id, "interactive", received), request)
-        self.pipeline.admit(works)
-
-    def run(self) -> list[Event]:
-        events: list[Event] = []
-        while self.pipeline.busy:
-            events += self.pipeline.step().events
-        return events
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-def embedding(*texts: str, **fields: Any) -> EmbeddingRequest:
-    return EmbeddingRequest(inputs=[StringPrompt(text) for text in texts], **fields)
-
-
-def words(count: int, first: int = 0) -> str:
-    return " ".join(f"w{number}" for number in range(first, first + count))
-
-
-def rows(events: Sequence[Event], id: str) -> dict[int, list[float]]:
-    """A request's vectors by index; each index came once."""
-    found: dict[int, list[float]] = {}
-    for event in events:
-        if isinstance(event, Vectors) and event.id == id:
-            vectors = np.frombuffer(event.data, "<f4").reshape(len(event.indices), -1)
-            for index, vector in zip(event.indices, vectors, strict=True):
-                assert index not in found
-                found[index] = vector.tolist()
-    return found
-
-
-def last(events: Sequence[Event], id: str) -> Event:
-    return [event for event in events if event.id == id][-1]
+from tests.pipelines.embedding.bench import Bench, SmallEmbedder, embedding, last, rows, words
 
 
 def test_each_request_gets_its_own_rows_by_its_own_indices(bench: Bench) -> None:
@@ -235,33 +135,15 @@ def test_an_image_is_refused_by_a_model_of_texts(bench: Bench) -> None:
     assert refused.value.param == "input[1]"
 
 
-def test_documents_are_ranked_by_their_cosine(bench: Bench) -> None:
-    bench.open("v", embedding("w5", "w6 w7", "w5", "w9"))
-    vectors = rows(bench.run(), "v")
-    bench.open("r", RerankRequest(query="w5", documents=["w6 w7", "w5", "w9"]))
+def test_texts_are_cut_to_as_many_tokens_as_the_caller_wants(bench: Bench) -> None:
+    bench.open("cut", EmbeddingRequest(inputs=[StringPrompt(words(9))], truncate="end", max_tokens=5))
+    bench.open("short", embedding(words(3)))
     events = bench.run()
-    (scores,) = [event for event in events if isinstance(event, Scores)]
-    wanted = [float(np.dot(vectors[0], vectors[index])) for index in (1, 2, 3)]
-    assert scores.method == "cosine"
-    assert scores.scores == pytest.approx(wanted, abs=1e-6)
-    assert scores.scores[1] == pytest.approx(1.0)
-    assert not any(isinstance(event, Vectors) for event in events)
-    done = last(events, "r")
-    assert isinstance(done, Done)
-    assert done.usage.prompt_tokens == 3 + 4 + 3 + 3
-
-
-def test_a_cross_encoder_scores_and_has_no_vectors(tmp_path: Path) -> None:
-    config = EmbedderConfig(
-        family="cross_encoder", dimensions=1, max_tokens=64, vocab_size=204, pad_id=0, token_types=True
-    )
-    bench = Bench(tmp_path, config)
-    bench.open("r", RerankRequest(query="w5", documents=["w100", "w1 w1 w1", "w50"]))
-    (scores,) = [event for event in bench.run() if isinstance(event, Scores)]
-    assert scores.method == "cross_encoder"
-    assert sorted(range(3), key=lambda index: -scores.scores[index]) == [0, 2, 1]
-    with pytest.raises(InvalidRequest, match="/v1/rerank"):
-        bench.open("e", embedding("w1"))
+    assert rows(events, "cut") == rows(events, "short")
+    for tokens in (0, 2, 65):
+        with pytest.raises(InvalidRequest, match="3 to 64") as refused:
+            bench.open("r", embedding("w1", max_tokens=tokens))
+        assert refused.value.param == "truncate_prompt_tokens"
 
 
 def test_another_kind_of_request_is_refused(bench: Bench) -> None:

@@ -6,11 +6,12 @@ import pytest
 from models.embedder_config import EmbedderConfig
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest
-from pipelines.embedding.tokenize import Tokenizer
+from pipelines.embedding.tokenize import Limit, Tokenizer
 from pipelines.messages import Truncate
 from tests.models.checkpoints import word_tokenizer
 
 CLS, SEP, FIRST = 2, 3, 4  # ids: then the words, w0 at 4
+DOCUMENTS = ["documents[0]", "documents[1]"]
 CONFIG = EmbedderConfig(family="text", dimensions=4, max_tokens=8, vocab_size=204, pad_id=0, token_types=True)
 
 
@@ -69,7 +70,7 @@ def test_ids_of_another_tokenizer_are_named(tokenizer: Tokenizer, id: int) -> No
 
 
 def test_pairs_tell_their_texts_apart_and_only_documents_are_cut(tokenizer: Tokenizer) -> None:
-    (short, long) = tokenizer.pairs(words(1, 2), [words(3), words(*range(10, 20))], "end", None)
+    (short, long) = tokenizer.pairs(words(1, 2), [words(3), words(*range(10, 20))], "end", DOCUMENTS)
     assert short.ids.tolist() == [CLS, FIRST + 1, FIRST + 2, SEP, FIRST + 3, SEP]
     assert short.types is not None
     assert short.types.tolist() == [0, 0, 0, 0, 1, 1]
@@ -81,19 +82,29 @@ def test_pairs_tell_their_texts_apart_and_only_documents_are_cut(tokenizer: Toke
 
 def test_pairs_that_do_not_fit_are_named(tokenizer: Tokenizer) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        tokenizer.pairs(words(1, 2), [words(3), words(*range(10))], "none", None)
+        tokenizer.pairs(words(1, 2), [words(3), words(*range(10))], "none", DOCUMENTS)
     assert refused.value.param == "documents[1]"
+    assert tokenizer.pairs(words(1), [words(*range(10))], "end", DOCUMENTS, 2)[0].count == 6
+
+
+@pytest.mark.parametrize("count", [5, 9])
+def test_a_query_that_leaves_no_document_a_token_is_told_how_long_it_may_be(tokenizer: Tokenizer, count: int) -> None:
+    """Its own tokens, beside three special ones and one of a document. No setting would cut it."""
     with pytest.raises(InvalidRequest) as refused:
-        tokenizer.pairs(words(*range(9)), [words(3)], "end", None)
+        tokenizer.pairs(words(*range(count)), [words(3)], "end", DOCUMENTS)
     assert refused.value.param == "query"
-    assert tokenizer.pairs(words(1), [words(*range(10))], "end", 2)[0].count == 6
+    assert f"has {count} tokens, but beside a document the model takes 4; " in refused.value.message
+    assert "truncate" not in refused.value.message
+    assert tokenizer.pairs(words(*range(4)), [words(3, 5)], "end", DOCUMENTS)[0].count == 8
 
 
 def test_documents_are_cut_to_their_own_limit(tokenizer: Tokenizer) -> None:
-    (short, cut) = tokenizer.documents([words(1), words(1, 2, 3, 4)], "end", 2)
+    (short, cut) = tokenizer.documents([words(1), words(1, 2, 3, 4)], "end", DOCUMENTS, 2)
     assert (short.count, cut.ids.tolist()) == (3, [CLS, FIRST + 1, FIRST + 2, SEP])
-    with pytest.raises(InvalidRequest, match=r"documents\[0\]"):
-        tokenizer.documents([words(1, 2, 3)], "none", 2)
+    with pytest.raises(InvalidRequest, match=r"'documents\[0\]' has 5 tokens, but with 'max_tokens_per_doc' .* 4"):
+        tokenizer.documents([words(1, 2, 3)], "none", DOCUMENTS, 2)
+    with pytest.raises(InvalidRequest, match=r"'documents\[0\]' has 11 tokens, but the model takes 8"):
+        tokenizer.documents([words(*range(9))], "none", DOCUMENTS, 100)
 
 
 def test_texts_of_a_fixed_length_are_padded_and_counted_without_it(tmp_path: Path) -> None:
@@ -118,6 +129,22 @@ def test_a_default_prompt_comes_before_every_text(tmp_path: Path) -> None:
     )
     (tokens,) = Tokenizer(saved(tmp_path), config).texts(["w1"], "none", ["input[0]"])
     assert tokens.ids.tolist() == [CLS, FIRST + 9, FIRST + 1, SEP]
+
+
+@pytest.mark.parametrize(("truncate", "kept"), [("end", range(0, 4)), ("start", range(5, 9))])
+def test_a_prompt_stays_before_a_text_that_is_cut(tokenizer: Tokenizer, truncate: Truncate, kept: range) -> None:
+    prompt = words(100, 101) + " "
+    (tokens,) = tokenizer.texts([words(*range(9))], truncate, ["input[0]"], prompt=prompt)
+    assert tokens.ids.tolist() == [CLS, FIRST + 100, FIRST + 101, *(FIRST + number for number in kept), SEP]
+    (tokens,) = tokenizer.documents([words(*range(9))], truncate, DOCUMENTS, 4, prompt=prompt)
+    assert tokens.ids.tolist() == [CLS, FIRST + 100, FIRST + 101, *(FIRST + number for number in kept), SEP]
+
+
+@pytest.mark.parametrize(("truncate", "kept"), [("end", range(0, 2)), ("start", range(7, 9))])
+def test_a_caller_may_have_texts_cut_shorter(tokenizer: Tokenizer, truncate: Truncate, kept: range) -> None:
+    (tokens,) = tokenizer.texts([words(*range(9))], truncate, ["input[0]"], limit=Limit(4))
+    assert tokens.ids.tolist() == [CLS, *(FIRST + number for number in kept), SEP]
+    assert tokenizer.ids(range(10, 20), truncate, "input", limit=Limit(4)).count == 4
 
 
 def test_threads_do_not_share_a_tokenizer(tokenizer: Tokenizer) -> None:
