@@ -11,7 +11,7 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 
 from pipelines.base import InvalidRequest
-from pipelines.media.headers import Patch, mended, missing_seconds
+from pipelines.media.headers import Patch, cut_from, mended
 from pipelines.media.messages import AudioJob
 from pipelines.media.mixing import Mono
 
@@ -38,10 +38,18 @@ def decode_audio(job: AudioJob) -> Iterator[Samples]:
             if not container.streams.audio:
                 raise InvalidRequest("The file has no audio track.", "file")
             yield from _checked(job, container, container.streams.audio[0])
+    except MemoryError:  # some of FFmpeg's are that
+        raise
+    except av.PatchWelcomeError as error:
+        raise InvalidRequest(
+            "The file can't be read to its end: its audio changes in a way that FFmpeg does not follow.", "file"
+        ) from error
     except (av.FFmpegError, ValueError, EOFError) as error:
         raise InvalidRequest(
             "The file can't be read as audio: its container is damaged, or none that FFmpeg knows.", "file"
         ) from error
+    except OSError as error:  # where it lies is nobody's business
+        raise InvalidRequest(f"The file can't be read: {error.strerror}.", "file") from error
 
 
 def _checked(job: AudioJob, container: InputContainer, stream: AudioStream) -> Iterator[Samples]:
@@ -52,11 +60,11 @@ def _checked(job: AudioJob, container: InputContainer, stream: AudioStream) -> I
         yield piece
     if not samples:
         raise InvalidRequest("The file has an audio track, but no sound in it.", "file")
-    told = missing_seconds(job.path, container, stream, samples / job.rate)
+    seconds = samples / job.rate
+    told = cut_from(job.path, container, stream, seconds)
     if told is not None:
         raise InvalidRequest(
-            f"The file is cut off: its header tells of {told:.1f} s of audio, and {samples / job.rate:.1f} s are there.",
-            "file",
+            f"The file is cut off: its header tells of {told:.1f} s of audio, and {seconds:.1f} s are there.", "file"
         )
 
 

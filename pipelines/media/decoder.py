@@ -150,8 +150,11 @@ def _end_all(helpers: list[_Helper]) -> None:
 
 
 def _lost(helper: _Helper, param: str) -> NoReturn:
-    """Raises InvalidRequest: nothing but the file can be what ended the helper."""
+    """Raises InvalidRequest where a signal ended the helper: nothing but the file can be the reason. RuntimeError where
+    it ended by itself."""
     status = helper.status()
+    if status >= 0:
+        raise RuntimeError(f"a media helper exited with status {status}")
     if status == -signal.SIGXCPU:
         log.error("a media helper took more CPU time than a job may have")
         raise _too_long(param) from None

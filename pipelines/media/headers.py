@@ -8,7 +8,7 @@ they had so far.
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 import av
@@ -82,7 +82,12 @@ class Sound:
     told: int  # bytes
     there: int  # bytes to the end of the file
     size: tuple[int, str]  # where the size is written, and its struct
-    added: int  # to it, when it is written
+
+    def to_the_end(self) -> bytes:
+        """What the header has to say so that all that is there belongs to the sound."""
+        _, kind = self.size
+        added = self.chunks.length * self.chunks.counts_header
+        return struct.pack(kind, min(self.there + added, 0xFFFFFFFF if kind[1] == "I" else 2**63 - 1))
 
 
 W64_DATA = b"data\xf3\xac\xd3\x11\x8c\xd1\x00\xc0\x4f\x8e\xdb\x8a"
@@ -110,21 +115,22 @@ def find_sound(path: str) -> Sound | None:
         head = file.read(24)
         if head[:4] == b".snd" and len(head) == 24:
             start, told = struct.unpack(">II", head[4:12])
-            return Sound(Chunks(0, ">4sI", b""), start, told, length - start, (8, ">I"), 0)
+            return Sound(Chunks(0, ">4sI", b""), start, told, length - start, (8, ">I"))
         chunks = _chunks(head)
         if chunks is None:
             return None
-        long: int | None = None  # where the size is that a RIFF header has no room for
+        long: int | None = None  # where RF64 has the size that has no room in the chunk's header
         for chunk in chunks.walk(file, chunks.first):
             if chunk.name == b"ds64":
                 long = chunk.start + 8
             if chunk.name == chunks.data:
-                told, at, kind = chunk.size, chunk.start - chunks.length + len(chunk.name), chunks.header[0] + chunks.header[-1]
-                if long is not None and told == 0xFFFFFFFF:
-                    file.seek(long)
-                    at, kind, told = long, "<q", int.from_bytes(file.read(8), "little", signed=True)
-                added = chunks.length * chunks.counts_header
-                return Sound(chunks, chunk.start, told, length - chunk.start, (at, kind), added)
+                size = chunk.start - chunks.length + len(chunk.name), chunks.header[0] + chunks.header[-1]
+                sound = Sound(chunks, chunk.start, chunk.size, length - chunk.start, size)
+                if long is None or chunk.size != 0xFFFFFFFF:
+                    return sound
+                file.seek(long)
+                told = int.from_bytes(file.read(8), "little", signed=True)
+                return replace(sound, told=told, size=(long, "<q"))
     return None
 
 
@@ -133,8 +139,8 @@ def mended(path: str) -> Patch | None:
     sound = find_sound(path)
     if sound is None or sound.there <= 0 or not _is_wrong(sound, path):
         return None
-    at, kind = sound.size
-    return Patch(at, struct.pack(kind, min(sound.there + sound.added, 0xFFFFFFFF if kind[1] == "I" else 2**63 - 1)))
+    at, _ = sound.size
+    return Patch(at, sound.to_the_end())
 
 
 def _is_wrong(sound: Sound, path: str) -> bool:
@@ -163,9 +169,9 @@ def _ends_in_chunks(sound: Sound, path: str) -> bool:
     return False
 
 
-def missing_seconds(path: str, container: InputContainer, stream: AudioStream, seconds: float) -> float | None:
-    """The length of the track as the file's header has it, where that proves that a part of it is not there: `seconds`
-    were. None where it does not."""
+def cut_from(path: str, container: InputContainer, stream: AudioStream, seconds: float) -> float | None:
+    """The length in seconds of the track of which only `seconds` are there, where the container proves that there was
+    more; else None."""
     told = _told_seconds(path, container, stream, seconds)
     least, share = MISSING
     return told if told is not None and told - seconds > max(least, share * told) else None

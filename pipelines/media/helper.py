@@ -79,6 +79,7 @@ def _listen(sock: socket.socket, jobs: "SimpleQueue[MediaJob]") -> None:
         pass
     except Exception:
         log.exception("the media helper failed")
+        os._exit(1)
     finally:
         os._exit(0)
 

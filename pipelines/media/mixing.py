@@ -1,6 +1,7 @@
 """Decoded frames of any layout, format and rate -> mono of one rate, in which no channel is lost."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from pipelines.base import InvalidRequest
 
 Floats = npt.NDArray[np.float32]
 Samples = npt.NDArray[np.int16]
+Block = npt.NDArray[Any]  # [channels, samples] in a stream's own format
 
 MAX_CHANNELS = 64
 MAX_RATE = 10_000_000  # Hz
@@ -72,7 +74,7 @@ class _Section:
         self._block = max(MIN_BLOCK, int(self._rate * BLOCK_SECONDS))
         self._mixer = _Mixer(channels, max(1, int(self._rate * RAMP_SECONDS)))
         self._resampler = None if self._rate == rate else _Resampler(self._rate, rate)
-        self._waiting: list[npt.NDArray[np.generic]] = []  # [channels, samples] each
+        self._waiting: list[Block] = []
         self._size = 0
 
     def take(self, frame: AudioFrame) -> Iterator[Samples]:
@@ -99,14 +101,14 @@ class _Section:
             for piece in self._resampler.run(mono):
                 yield _to_int16(piece)
 
-    def _planes(self, frame: AudioFrame) -> npt.NDArray[np.generic]:
-        """[channels, samples]. A frame's own `planes` (and so `to_ndarray`) reads past its pointers where it has eight
-        planes and more, so each is asked for by its number."""
+    def _planes(self, frame: AudioFrame) -> Block:
+        """[channels, samples]"""
         channels = self.shape[0]
         if self._planar:
-            planes = [np.frombuffer(AudioPlane(frame, index), self._dtype, frame.samples) for index in range(channels)]
-            return np.stack(planes)
-        return np.frombuffer(AudioPlane(frame, 0), self._dtype, frame.samples * channels).reshape(-1, channels).T
+            return np.stack([_plane(frame, index, self._dtype, frame.samples) for index in range(channels)])
+        packed = _plane(frame, 0, self._dtype, frame.samples * channels)
+        planes: Block = packed.reshape(-1, channels).T
+        return planes
 
 
 class _Mixer:
@@ -118,7 +120,8 @@ class _Mixer:
     def mix(self, block: Floats) -> Floats:
         """[channels, samples] -> [samples]"""
         if len(block) == 1:
-            return block[0]
+            alone: Floats = block[0]
+            return alone
         before, weights = self._weights, self._weigh(block)
         mono = weights @ block
         if before is not None and not np.array_equal(before, weights):
@@ -132,7 +135,7 @@ class _Mixer:
         norms = np.linalg.norm(block, axis=1)
         loudest = int(norms.argmax())
         if norms[loudest] == 0:  # silence: as it was
-            return self._signs / len(block) if self._weights is None else self._weights
+            return self._signs / np.float32(len(block)) if self._weights is None else self._weights
         products = block @ block[loudest] * self._signs * self._signs[loudest]
         opposed = products < OPPOSED * norms * norms[loudest]
         self._signs = np.where(opposed, -self._signs, self._signs).astype(np.float32)
@@ -166,7 +169,7 @@ class _Resampler:
 
     def _pull(self, frame: AudioFrame | None) -> Iterator[Floats]:
         for made in self._resampler.resample(frame):
-            piece = np.frombuffer(AudioPlane(made, 0), np.float32, made.samples)
+            piece: Floats = _plane(made, 0, np.dtype(np.float32), made.samples)
             self._given += len(piece)
             yield piece
 
@@ -178,14 +181,21 @@ class _Resampler:
                 yield piece[: len(piece) - max(0, over)]
 
 
-def _to_float(block: npt.NDArray[np.generic]) -> Floats:
+def _plane(frame: AudioFrame, index: int, dtype: "np.dtype[Any]", count: int) -> Block:
+    """[count] of one block of a frame's memory. `frame.planes`, and so `to_ndarray`, reads past the frame's pointers
+    where it has eight planes and more: each is asked for by its number."""
+    plane: Any = AudioPlane(frame, index)
+    return np.frombuffer(memoryview(plane), dtype, count)
+
+
+def _to_float(block: Block) -> Floats:
     """-1…1. What is beyond is cut off, what is no number silence."""
     dtype = block.dtype
     if dtype.kind == "f":
-        floats = block.clip(-1, 1).astype(np.float32, copy=False)
+        floats: Floats = block.clip(-1, 1).astype(np.float32, copy=False)
         return np.nan_to_num(floats, copy=False) if np.isnan(floats.sum()) else floats
     if dtype.kind == "u":
-        return (block.astype(np.float32) - 128) / 128
+        return (block.astype(np.float32) - np.float32(128)) / np.float32(128)
     return block.astype(np.float32) / np.float32(2.0 ** (dtype.itemsize * 8 - 1))
 
 

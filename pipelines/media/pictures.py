@@ -83,7 +83,7 @@ def _check_size(width: int, height: int, fit: Fit | None, param: str) -> None:
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
     try:
-        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
+        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # noqa: BLE001  a camera's remarks can be broken in any way, and the picture be fine
         return None
 

@@ -25,7 +25,7 @@ def send(sock: socket.socket, message: MediaJob | MediaAnswer, *payloads: Payloa
     frame[:HEADER] = (len(frame) - HEADER).to_bytes(HEADER, "little")
     sock.sendall(frame)
     for payload in payloads:
-        sock.sendall(memoryview(np.ascontiguousarray(payload)).cast("B"))
+        sock.sendall(np.ascontiguousarray(payload).reshape(-1).view(np.uint8).data)
 
 
 def receive(sock: socket.socket) -> MediaAnswer:
@@ -37,7 +37,7 @@ def receive(sock: socket.socket) -> MediaAnswer:
 def receive_into(sock: socket.socket, payload: Payload) -> None:
     """The same, of a contiguous array."""
     if payload.nbytes:
-        _exactly(sock, memoryview(payload).cast("B"))
+        _exactly(sock, payload.reshape(-1).view(np.uint8).data)
 
 
 def _exactly(sock: socket.socket, data: bytearray | memoryview) -> bytearray | memoryview:
