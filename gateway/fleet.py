@@ -12,6 +12,7 @@ from gateway.backends.worker import Supervision, WorkerBackend
 from gateway.routing import Route
 from gateway.settings import ModelSettings, Settings
 from metrics.registry import Registry
+from pipelines.logs import LogOptions
 
 FIRST = "text"  # loaded before the other kinds, with all cores to itself: what a chat waits for
 HEAD_START_S = 20.0  # at most: a model whose files have to be fetched first must not hold up the others
@@ -59,7 +60,8 @@ class Fleet:
         head_start_s: float = HEAD_START_S,
     ) -> None:
         self._head_start = head_start_s
-        self._served = [_Served(model, registry, supervision, self._wake) for model in settings.models]
+        log = settings.server.log
+        self._served = [_Served(model, registry, supervision, log, self._wake) for model in settings.models]
         self._by_name = {name: served for served in self._served for name in (served.route.name, *served.route.aliases)}
         self._started = False
         self._loading: asyncio.Task[None] | None = None  # starts those that wait for the first ones
@@ -130,6 +132,7 @@ class _Served:
         settings: ModelSettings,
         registry: Registry,
         supervision: Supervision | None,
+        log: LogOptions,
         wake: "Callable[[_Served], None]",
     ) -> None:
         spec = settings.spec()
@@ -143,6 +146,7 @@ class _Served:
                 replica=str(replica),
                 step_timeout_s=settings.step_timeout_s,
                 supervision=supervision,
+                log=log,
             )
             for replica in range(settings.replicas)
         ]

@@ -139,6 +139,11 @@ class LiveCall:
         self._registry.request(self.route.name, self.route.kind, self._timeline)
 
     @property
+    def seconds(self) -> float:
+        """Of audio, so far."""
+        return self._sent
+
+    @property
     def _ended(self) -> bool:
         return self._closed or self._session is None or self._session.ended.done()
 

@@ -14,6 +14,7 @@ from gateway.asgi import App, Headers, Message, Receive, Scope, Send, header
 from gateway.auth import Authentication, Keyring
 from gateway.content_encoding import decoded, decoder
 from gateway.errors import ApiError, client_closed, forbidden, payload_too_large
+from gateway.request_log import log_request
 from gateway.settings import Settings, is_loopback
 
 EXPOSED_HEADERS = b"x-request-id, x-gateway-timing, retry-after, x-should-retry"
@@ -43,7 +44,7 @@ def wrap(app: App, settings: Settings) -> App:
 class RequestContext:
     """Puts `request_id` (the caller's own where it is sane) and `arrival` (monotonic seconds) into the scope's state.
 
-    HEAD is answered as GET without its body.
+    HEAD is answered as GET without its body. Once a request has ended it is logged.
     """
 
     def __init__(self, app: App) -> None:
@@ -57,9 +58,12 @@ class RequestContext:
         state["request_id"] = request_id.decode()
         stamp = (b"x-request-id", request_id)
         head = scope["type"] == "http" and scope["method"] == "HEAD"
+        status = 0
 
         def stamped(message: Message) -> Awaitable[None]:
+            nonlocal status
             if message["type"] in _STARTS:
+                status = message.get("status", 101)
                 message["headers"] = [*message.get("headers", ()), stamp]
             elif head and message["type"] == "http.response.body":
                 message["body"] = b""
@@ -67,7 +71,10 @@ class RequestContext:
 
         if head:
             scope = {**scope, "method": "GET"}  # the server's own scope stays HEAD
-        await self._app(scope, receive, stamped)
+        try:
+            await self._app(scope, receive, stamped)
+        finally:
+            log_request(scope, status or (500 if scope["type"] == "http" else 403))
 
 
 _STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})

@@ -8,7 +8,9 @@ from typing import Any, Literal, cast
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from gateway.asgi import Scope
 from gateway.errors import ApiError, request_timeout
+from gateway.request_log import refused
 from gateway.transport import Corked, Lingering, Unsent
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -54,6 +56,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         self._raw = transport
+        self.access_log = self.config.access_log  # uvicorn goes by whether anybody handles such a record
         self._unsent = Unsent(transport, self.loop, self.body_timeout_s)
         super().connection_made(cast(Transport, Corked(transport, self.loop, self._end)))
         self.flow = Paced(transport, lambda: bool(self.pipeline) or self._refusal is not None)
@@ -182,6 +185,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write(head.encode() + body)
         self.transport.close()
         if broken is not None:
+            refused(cast(Scope, broken.scope), error.status)
             _leave(broken)
 
     def _end(self) -> None:

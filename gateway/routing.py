@@ -10,6 +10,8 @@ from gateway.backends.base import Backend, State
 from gateway.settings import ModelSettings
 from metrics.registry import Registry
 
+_STATES = tuple(State)  # in the order in which a model that is asked for should have them
+
 
 class Route:
     """One model as callers name it: its settings, its replicas, and who may start on them."""
@@ -38,7 +40,7 @@ class Route:
         # Nobody speaks into a queue: a live stream has a place as soon as the model is there, or is refused.
         places = tuple(Slots(replica, streams=True) for replica in self.replicas)
         self.streams = Admission(
-            places, lambda units: _freest(places, units), max_queue=0, max_loading=settings.max_queue
+            places, lambda large: _freest(places, large), max_queue=0, max_loading=settings.max_queue
         )
 
     @property
@@ -46,16 +48,22 @@ class Route:
         """Whether at least one replica takes requests."""
         return any(replica.state is State.READY for replica in self.replicas)
 
-    def pick(self, units: int) -> Slots | None:
-        """The replica to start a request of `units` on now: of those that have room, the one with most."""
-        return _freest(self._slots, units)
+    @property
+    def foremost(self) -> Backend:
+        """The replica that is furthest on its way to being ready: ready, loading, restarting, …"""
+        return min(self.replicas, key=lambda replica: _STATES.index(replica.state))
+
+    def pick(self, large: bool = False) -> Slots | None:
+        """The replica to start a request on now: of those that have room for it, the one with most."""
+        return _freest(self._slots, large)
 
 
-def _freest(replicas: Sequence[Slots], units: int) -> Slots | None:
+def _freest(replicas: Sequence[Slots], large: bool) -> Slots | None:
     best: Slots | None = None
+    most = 0
     for slots in replicas:
-        if slots.fits(units) and (best is None or slots.free > best.free):
-            best = slots
+        if (room := slots.room(large=large)) > most:
+            best, most = slots, room
     return best
 
 

@@ -1,8 +1,8 @@
 """What keeps libraries from reporting on whom they run for, and from writing into the home directory.
 
 Nothing that is installed here may tell anybody that it runs, look up an address for that, or keep an identity for it.
-So every process of this project calls `silence` before it imports them, and its children inherit the variables. OpenVINO
-knows no variable for it: `models.openvino` keeps its reporter from being imported.
+So every process of this project calls `silence` before it imports them, and its children inherit the variables.
+OpenVINO knows no variable for it: `models.openvino` keeps its reporter from being imported.
 """
 
 from collections.abc import MutableMapping

@@ -21,6 +21,7 @@ from gateway.errors import CLIENT_CLOSED_REQUEST, ApiError, bad_request, client_
 from gateway.live import LiveCall
 from gateway.middleware import refuse
 from gateway.realtime import DEFAULT_RATE, RealtimeSession, Session
+from gateway.request_log import Work, worked
 from gateway.routing import Route
 from gateway.schemas.speech import StreamQuery
 from gateway.speech import SpeechSession
@@ -93,14 +94,24 @@ class _Opener:
         self._principal: Principal = state["principal"]
         self._arrival: float | None = state.get("arrival")
         self._dispatcher = dispatcher
+        self._scope = cast(Scope, socket.scope)
+        self._call: LiveCall | None = None
+        self._seconds = 0.0  # of audio, on those before the last
 
     async def __call__(self, route: Route, request: StreamRequest) -> LiveCall:
         timeline = Timeline(self._arrival or monotonic())
         self._arrival = None
         id = f"live-{secrets.token_hex(12)}"
         call = self._dispatcher.live(id, route, request, self._principal.priority, timeline)
+        worked(self._scope, Work(route.name, timeline, lambda: self.seconds))
         await call.open()
+        self._seconds, self._call = self.seconds, call
         return call
+
+    @property
+    def seconds(self) -> float:
+        """Of audio that the client has sent."""
+        return self._seconds + (self._call.seconds if self._call is not None else 0.0)
 
 
 async def _connect(socket: Socket) -> None:

@@ -17,6 +17,7 @@ from tests.benchmarks import (
     embedding_latency,
     embedding_memory,
     embedding_speed,
+    fairness,
     http_streaming,
     images,
     overhead,
@@ -50,6 +51,7 @@ COMPARISONS: Mapping[str, Callable[[Bench], Iterator[Figure]]] = {
     "short": embedding_latency.compare,
     "memory": embedding_memory.compare,
     "images": images.compare,
+    "fairness": fairness.compare,
 }
 ROUNDS = 5
 

@@ -70,6 +70,16 @@ def test_control_tokens_are_text_in_chats_and_tokens_in_prompts(ask: Asked) -> N
     assert prompt_tokens(ask.complete(f"Hi{typed}", max_tokens=1)) == 21
 
 
+def test_what_a_request_does_not_say_is_as_the_model_is_listed(ask: Asked) -> None:
+    (listed,) = ask.client.get("/v1/models").json()["data"]
+    defaults = listed["default_sampling"]
+    assert (defaults["temperature"], defaults["top_p"], defaults["top_k"]) == (0.2, 0.9, 0)
+    assert listed["details"]["device"] == "cpu"
+    wanted = {"max_tokens": 24, "seed": 5}
+    assert ask.said("Tell me a story.", **wanted) == ask.said("Tell me a story.", **wanted, **defaults)
+    assert ask.said("Tell me a story.", **wanted) != ask.said("Tell me a story.", **wanted, temperature=1, top_p=1)
+
+
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from models.batch import ForwardBatch
 from models.loading import GenerationDefaults
 from pipelines.base import Ticket
 from pipelines.messages import Done, Event, Prompt, Sampling, StringPrompt, TextOptions, TextRequest
+from pipelines.text.fields import SamplingOptions
 from pipelines.text.pipeline import TextPipeline
 from pipelines.text.step_cost import StepCost
 
@@ -110,6 +111,9 @@ class ByteTokenizer:
             text = text[1 if name is None else len(name) :]
         return ids
 
+    def exceeds(self, text: str, limit: int, *, literals: Mapping[str, str] = MappingProxyType({})) -> bool:
+        return len(text) > 100 * limit
+
     def decode(self, ids: list[int]) -> str:
         return bytes(id for id in ids if id < 256).decode(errors="replace")
 
@@ -134,7 +138,7 @@ def create_pipeline(
     prefix_cache: bool = True,
     draft: FakeDecoder | None = None,
     draft_tokenizer: ByteTokenizer | None = None,
-    **options: str | int | None,
+    **options: str | int | SamplingOptions | None,
 ) -> TextPipeline:
     """`draft`: the decoder of a draft model."""
     made = TextOptions(
