@@ -76,6 +76,8 @@ class MediaDecoder:
             raise
         self._put(helper)
         if isinstance(answer, Refused):
+            if answer.detail:
+                log.error("a file could not be decoded\n%s", answer.detail)
             raise answer.refusal()
         return answer
 

@@ -5,12 +5,12 @@ this process and nothing else. It lives as long as its socket.
 """
 
 import argparse
-import logging
 import os
 import socket
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+from traceback import format_exc, print_exc
 from typing import NoReturn
 
 import msgspec
@@ -22,8 +22,6 @@ from pipelines.media.audio import decode_audio
 from pipelines.media.messages import AudioJob, MediaAnswer, MediaJob, PictureJob, Piece, Pixels, Refused, Whole
 from pipelines.media.pictures import decode_picture
 from pipelines.media.wire import RECEIVE, Payload, send
-
-log = logging.getLogger(__name__)
 
 Answer = Callable[..., None]  # (message, *payloads)
 
@@ -63,9 +61,8 @@ def serve(sock: socket.socket, do: Callable[[MediaJob, Answer], None] = do) -> N
             answer(Refused(f"{param!r} can't be decoded: it takes more memory than a file may.", param))
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
-        except Exception:  # libraries raise anything about a broken file
-            log.exception("a file could not be decoded")
-            answer(Refused(f"{param!r} can't be decoded: it is damaged.", param))
+        except Exception:  # noqa: BLE001  libraries raise anything about a broken file
+            answer(Refused(f"{param!r} can't be decoded: it is damaged.", param, detail=format_exc()))
 
 
 def _listen(sock: socket.socket, jobs: "SimpleQueue[MediaJob]") -> None:
@@ -77,11 +74,10 @@ def _listen(sock: socket.socket, jobs: "SimpleQueue[MediaJob]") -> None:
                 jobs.put(job)
     except OSError:
         pass
-    except Exception:
-        log.exception("the media helper failed")
+    except Exception:  # noqa: BLE001  there is nobody to tell but stderr
+        print_exc()
         os._exit(1)
-    finally:
-        os._exit(0)
+    os._exit(0)
 
 
 def connect() -> socket.socket:
@@ -89,7 +85,6 @@ def connect() -> socket.socket:
     parser = argparse.ArgumentParser(prog="pipelines.media.helper", description="Decodes media files for a worker.")
     parser.add_argument("--fd", type=int, required=True, help="an inherited socket to the worker")
     descriptor: int = parser.parse_args().fd
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     limits.confine()
     os.set_inheritable(descriptor, False)
     return socket.socket(fileno=descriptor)

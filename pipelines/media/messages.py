@@ -64,6 +64,7 @@ class Refused(Struct, frozen=True, tag="refused"):
     message: str
     param: str | None = None
     code: ErrorCode = "invalid_request"
+    detail: str = ""  # for the log: what a library raised, where nobody expected it
 
     @classmethod
     def of(cls, refusal: InvalidRequest) -> "Refused":
