@@ -68,7 +68,7 @@ class Preparer:
         size: Size = settings.size
         _, height, width = self._family.latent_shape(size)
         picture = load_picture(self._media.picture, request.image, size, (height, width))
-        mask = None
+        mask = picture.mask  # where none is given, a picture's own transparency is one
         if request.mask is not None:
             mask = load_mask(self._media.picture, request.mask, picture.upload, size, (height, width))
         return Source(picture.pixels, mask, settings.strength)

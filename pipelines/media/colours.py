@@ -47,7 +47,7 @@ def _wide(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
     key = image.info.get("transparency")
     if not isinstance(key, int):
         return rgb, None
-    return rgb, Image.fromarray(np.where(values == key, 0, 255).astype(np.uint8))
+    return rgb, Image.fromarray((values != key).astype(np.uint8) * np.uint8(255))
 
 
 def _range(values: Values, mode: str) -> float:

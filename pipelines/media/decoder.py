@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 ROOT = str(Path(pipelines.__file__).parent.parent)  # where a child finds this code, whatever its working directory is
 HELPER = "pipelines.media.helper"
 KEPT = 2  # helpers that stay for the next job
+EXIT_S = 10.0  # that a process may take to be gone
 SILENCE_S = 120.0  # after which a helper that says nothing is killed; one that computes has a limit of its own
 
 Samples = npt.NDArray[np.int16]
@@ -136,7 +137,11 @@ class _Helper:
     def status(self) -> int:
         """Its exit status, of a process whose end of the socket is closed; negative: the signal."""
         self.socket.close()
-        return self._process.wait()
+        try:
+            return self._process.wait(EXIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
 
 
 def _environment() -> dict[str, str]:
