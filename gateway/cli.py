@@ -143,7 +143,10 @@ def prepare(config: str | None) -> None:
 @click.option("--prompt", default="", help="Text that could come before: its spelling is followed.")
 @click.option("--model", "-m", help="Name of a configured audio model.  [default: the first]")
 @click.option(
-    "--output", "-o", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Folder to write files into."
+    "--output",
+    "-o",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Folder to write a file into for each, called like it.  [default: print them, captions as one]",
 )
 @_CONFIG
 def transcribe(
