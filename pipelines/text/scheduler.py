@@ -142,6 +142,8 @@ class Scheduler:
                 if chunk is not None:
                     decode.append(chunk)
                     budget -= chunk.length
+        if any(sequence.brief and sequence.num_output == 0 for sequence in self._running):
+            self._pace.brief(now)
         # Tokens of this step for prompts that are not brief.
         slow = 0 if hurry else self._pace.tokens(budget, now)
         for sequence in sorted(self._candidates(only), key=lambda each: (each.rank is Rank.BATCH, due(each))):
