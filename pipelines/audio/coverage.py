@@ -72,8 +72,9 @@ def _behind(window: Window) -> Hole | None:
 
 
 def _clipped(speech: Sequence[Span], start: int, end: int) -> list[Span]:
-    return [Span(max(each.start, start), min(each.end, end)) for each in speech if each.start < end and each.end > start]
-
+    return [
+        Span(max(each.start, start), min(each.end, end)) for each in speech if each.start < end and each.end > start
+    ]
 
 
 def needs_alignment(window: Window) -> bool:
@@ -94,9 +95,7 @@ def holes(words: Sequence[AlignedWord], speech: Sequence[Span], samples: int) ->
     units = [0.0] * len(speech)
     for word, place in zip(words, places, strict=True):
         units[place] += _units(len(word.tokens), word.text)
-    silent = [
-        count < MIN_UNITS * span.samples / SAMPLE_RATE for count, span in zip(units, speech, strict=True)
-    ]
+    silent = [count < MIN_UNITS * span.samples / SAMPLE_RATE for count, span in zip(units, speech, strict=True)]
     runs = list(_runs(silent))
     if runs == [(0, len(speech))]:  # all of it: to decode it again is of use in parts alone
         middle = max(range(1, len(speech)), key=lambda i: speech[i].start - speech[i - 1].end, default=0)
