@@ -141,8 +141,8 @@ def test_a_turn_with_a_pause_in_it_loses_nothing_either() -> None:
 
 
 def test_words_behind_what_a_partial_left_out_are_not_committed() -> None:
-    """Said in turn: the first sentence, then only that again; the second begins a section of its own."""
-    run = driver(FakeWhisper([FIRST.text] * 5 + [SECOND.text] * 9, pace=0.3))
+    """Five runs and the final of its section say the first sentence; the second begins a section of its own."""
+    run = driver(FakeWhisper([FIRST.text] * 6 + [SECOND.text] * 9, pace=0.3))
     live = StreamRequest(rate=SAMPLE_RATE, language="en", turns=Turns(silence_duration_ms=1500))
     audio = np.concatenate([PAIR.audio, speech.silence(2)])
     events = run.talk(live, audio, int(1.2 * SAMPLE_RATE))
