@@ -176,7 +176,5 @@ def _made() -> list[Utterance]:
     for line in Path(speech.FOLDER / "made.tsv").read_text().splitlines():
         start, end, text, words = line.split("\t")
         starts = tuple(None if word == "-" else float(word) - float(start) for word in words.split())
-        found.append(
-            Utterance(text, audio[int(float(start) * speech.RATE) : int(float(end) * speech.RATE)], starts)
-        )
+        found.append(Utterance(text, audio[int(float(start) * speech.RATE) : int(float(end) * speech.RATE)], starts))
     return found

@@ -98,14 +98,18 @@ def test_where_nobody_speaks_the_model_is_not_asked(tmp_path: Path) -> None:
 
 
 def test_a_language_is_told_by_the_first_window_that_is_sure(long: str) -> None:
-    model = FakeWhisper([f"eins {ALL}", f"zwei {ALL}"], [{"fr": 0.4, "de": 0.35, "en": 0.25}, {"de": 0.9, "fr": 0.1, "en": 0.0}])
+    model = FakeWhisper(
+        [f"eins {ALL}", f"zwei {ALL}"], [{"fr": 0.4, "de": 0.35, "en": 0.25}, {"de": 0.9, "fr": 0.1, "en": 0.0}]
+    )
     (events,) = driver(model).transcribe(TranscriptionRequest(path=long))
     assert [event.language for event in events if isinstance(event, Passage)] == ["de", "de"]
     assert text(events) == f"eins {ALL} zwei {ALL}"
 
 
 def test_where_no_window_is_sure_their_votes_count(long: str) -> None:
-    model = FakeWhisper([f"un {ALL}", f"deux {ALL}"], [{"fr": 0.4, "de": 0.35, "en": 0.25}, {"en": 0.45, "fr": 0.4, "de": 0.15}])
+    model = FakeWhisper(
+        [f"un {ALL}", f"deux {ALL}"], [{"fr": 0.4, "de": 0.35, "en": 0.25}, {"en": 0.45, "fr": 0.4, "de": 0.15}]
+    )
     (events,) = driver(model).transcribe(TranscriptionRequest(path=long))
     assert {event.language for event in events if isinstance(event, Passage)} == {"fr"}
 
@@ -234,7 +238,11 @@ def test_manual_commits_clear_and_overflow() -> None:
         "input_audio_buffer_commit_empty", "input_audio_buffer_overflow",
     ]  # fmt: skip
     assert sum(isinstance(event, Cleared) for event in events) == 2
-    assert [event.transcript for event in events if isinstance(event, Final)] == ["the first of them", "and a second one", ""]
+    assert [event.transcript for event in events if isinstance(event, Final)] == [
+        "the first of them",
+        "and a second one",
+        "",
+    ]
     assert [event.item for event in events if isinstance(event, Committed)] == [0, 1, 2]
 
 
