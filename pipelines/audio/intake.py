@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from models.languages import LANGUAGES
 from models.whisper import MAX_CONTEXT_TOKENS, Whisper
-from pipelines.audio.cuts import MAX_SECONDS, cut
-from pipelines.audio.decode import decode_file
+from pipelines.audio.cuts import cut
 from pipelines.audio.ear import Ear, Heard
 from pipelines.audio.fallback import TEMPERATURES
+from pipelines.audio.features import SAMPLE_RATE
 from pipelines.audio.file import Prepared
 from pipelines.audio.messages import (
     Audio,
@@ -27,9 +27,10 @@ from pipelines.audio.messages import (
 from pipelines.audio.streaming import WORD_PAUSE_MS
 from pipelines.audio.vad import Silero, speech_spans
 from pipelines.base import InvalidRequest, Ticket
+from pipelines.media.decoder import MediaDecoder
+from pipelines.media.messages import AudioJob
 from pipelines.messages import Request
 
-TARGET_SECONDS = 20.0  # of a file's window where lengths adapt: the encoder's work grows faster than its input
 ORPHAN_SECONDS = 60.0  # after which an ear without a stream belongs to a request that ended while it was prepared
 
 
@@ -70,6 +71,7 @@ class Intake:
         self._model = model
         self._options = options
         self._silero = silero
+        self.media = MediaDecoder()
         self.ears: dict[str, tuple[float, Ear]] = {}  # by request; when it was made
 
     def prepare(self, ticket: Ticket, request: Request, live: Container[str]) -> list[AudioWork]:
@@ -118,16 +120,16 @@ class Intake:
     def _prepare_file(self, ticket: Ticket, request: TranscriptionRequest) -> Prepared:
         language = self._language(request.language)
         context = self._context(request.prompt, request.hotwords)
-        audio = decode_file(request.path, self._options.max_seconds)
+        job = AudioJob(path=request.path, rate=SAMPLE_RATE, max_seconds=self._options.max_seconds)
+        audio = self.media.audio(job)
         probabilities = self._silero.probabilities(audio)
         cuts = cut(
             probabilities,
             len(audio),
             threshold=request.vad_threshold,
             silence_ms=request.vad_silence_ms,
-            target=MAX_SECONDS if self._options.window == "full" else TARGET_SECONDS,
         )
-        speech = speech_spans(probabilities, request.vad_threshold, WORD_PAUSE_MS) if request.timestamps else []
+        speech = speech_spans(probabilities, request.vad_threshold, WORD_PAUSE_MS)
         return Prepared(
             ticket=ticket,
             request=request,
