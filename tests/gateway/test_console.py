@@ -92,7 +92,8 @@ def test_the_inventory_fits_too() -> None:
     model = ConfiguredModel("m" * 20, aliases, "embedding", "embedded:" + "m" * 20, "auto", "/p", 2**27)
     lost = ConfiguredModel("lost", [], "text", "/models/lost", "auto", None, None, "/models/lost does not exist")
     console = terminal()
-    print_inventory(Inventory([model, lost], [EmbeddedModel("e", "text", "package", True, False)]), console)
+    embedded = EmbeddedModel("e", "text", "package", ["package"], True, False)
+    print_inventory(Inventory([model, lost], [embedded]), console)
     lines = shown(console)
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())
