@@ -33,7 +33,7 @@ class RerankBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     query: str
     documents: Annotated[list[str | DocumentItem], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
     top_n: Count | None = None  # None: all
-    return_documents: bool | None = None
+    return_documents: bool | Literal["string"] | None = None  # true: as objects with a `text`
     max_tokens_per_doc: Count | None = None
     # Ours, of documents; as at Cohere, they are cut at the end unless it says otherwise.
     truncate: TruncateName | None = None

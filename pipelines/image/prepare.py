@@ -4,7 +4,7 @@ from time import monotonic
 
 import torch
 
-from models.diffusion.family import Family, Size
+from models.diffusion.family import Family
 from models.diffusion.noise import NoiseScheduler, UnknownScheduler
 from models.diffusion.text import PromptTooLong, Tokens
 from pipelines.base import InvalidRequest, Ticket
@@ -63,13 +63,13 @@ class Preparer:
     def _source(self, request: ImageRequest, settings: Settings) -> Source | None:
         if request.image is None:
             return None
-        size: Size = settings.size
-        pixels, upload = load_picture(request.image, size)
-        mask = None
+        size = settings.size
+        _, *latents = self._family.latent_shape(size)
+        picture = load_picture(request.image, size, (latents[0], latents[1]))
+        mask = picture.mask  # where none is given, a picture's own transparency is one
         if request.mask is not None:
-            _, height, width = self._family.latent_shape(size)
-            mask = load_mask(request.mask, upload, size, (height, width))
-        return Source(pixels, mask, settings.strength)
+            mask = load_mask(request.mask, picture.upload, size, (latents[0], latents[1]))
+        return Source(picture.pixels, mask, settings.strength)
 
     def _noise(self, request: ImageRequest, settings: Settings) -> NoiseScheduler:
         try:

@@ -1,6 +1,7 @@
 """Pictures and masks that an edit starts from, sized up from the header before anything is decoded."""
 
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,16 +16,27 @@ MAX_PIXELS = 50_000_000  # 150 MB of RGB
 KEEP = 0.5  # a mask's pixel is drawn anew where it is less opaque
 
 
-def load_picture(path: str, size: Size) -> tuple[torch.Tensor, Size]:
-    """[1, 3, H, W] in -1…1, resized; and the size that it had. What is transparent is white. Raises InvalidRequest."""
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What is transparent in it is white."""
+
+    pixels: torch.Tensor  # [1, 3, H, W] in -1…1, resized
+    upload: Size  # as it came
+    mask: torch.Tensor | None  # [1, 1, h, w] of latents: 1 where it is transparent; None: nowhere
+
+
+def load_picture(path: str, size: Size, latents: tuple[int, int]) -> Picture:
+    """For latents of that height and width. Raises InvalidRequest."""
     image = _open(path, "image")
     upload = Size(*image.size)
+    mask = None
     if _has_alpha(image):
         image = image.convert("RGBA")
+        mask = _mask(image.getchannel("A"), size, latents)
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     image = _resized(image.convert("RGB"), size)
     pixels = torch.from_numpy(np.array(image, np.float32) / 255.0).permute(2, 0, 1)[None]
-    return pixels * 2.0 - 1.0, upload
+    return Picture(pixels * 2.0 - 1.0, upload, mask if mask is not None and mask.any() else None)
 
 
 def load_mask(path: str, upload: Size, size: Size, latents: tuple[int, int]) -> torch.Tensor:
@@ -34,7 +46,11 @@ def load_mask(path: str, upload: Size, size: Size, latents: tuple[int, int]) -> 
         raise InvalidRequest(f"'mask' is {Size(*image.size)}, but 'image' is {upload}; they have one size", "mask")
     if not _has_alpha(image):
         raise InvalidRequest("'mask' has no transparency: what is transparent in it is drawn anew", "mask")
-    anew = _resized(ImageOps.invert(image.convert("RGBA").getchannel("A")), size)
+    return _mask(image.convert("RGBA").getchannel("A"), size, latents)
+
+
+def _mask(alpha: Image.Image, size: Size, latents: tuple[int, int]) -> torch.Tensor:
+    anew = _resized(ImageOps.invert(alpha), size)
     pixels = torch.from_numpy(np.array(anew, np.float32) / 255.0)[None, None]
     return F.interpolate((pixels >= KEEP).float(), size=latents)
 
