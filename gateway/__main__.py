@@ -1,5 +1,21 @@
-"""`python -m gateway`"""
+"""The command `gateway`, also as `python -m gateway`: what has to be right before anything else is imported."""
 
-from gateway.cli import main
+import os
+import sys
 
-main()
+from gateway.siblings import stranger
+
+
+def main() -> None:
+    if (problem := stranger()) is not None:
+        sys.exit(f"gateway: {problem}")
+    from models.privacy import silence
+
+    silence(os.environ)
+    from gateway.cli import main as command
+
+    command()
+
+
+if __name__ == "__main__":
+    main()

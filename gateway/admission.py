@@ -2,18 +2,26 @@
 
 The queue is here and not in the workers (late binding): a waiter gets whichever replica frees first, priorities and
 deadlines hold until the last moment, and a worker that dies loses nothing that has not started.
+
+A request of many units starts with the slots that are free, up to its share; its further units wait behind each other
+in the worker, which runs those of all requests in fair turns. Large requests together leave a reserve: whoever comes
+with a small one finds a slot.
 """
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from gateway.backends.base import Backend, State
+from gateway.waiting import Queue, Waiter
 from pipelines.messages import Priority
 
 # After so many interactive grants in a row, a waiting batch request is next.
 INTERACTIVE_RUN = 4
+
+SHARE = 4  # one request holds at most one slot of so many
+RESERVE = 5  # large requests and those of the batch class leave one slot of so many to the others
 
 MAX_RETRY_AFTER_S = 60
 UNMEASURED_HOLD_S = 1.0  # what one request is taken to hold its slots for, before any has ended
@@ -50,6 +58,7 @@ class Slots:
         self._limit = limit
         self._streams = streams
         self.used = 0
+        self.large = 0  # of those in use, by large requests
         self.total = 0  # what may be held now; 0 while the replica is not ready
         self.refresh()
 
@@ -66,57 +75,63 @@ class Slots:
     def free(self) -> int:
         return max(0, self.total - self.used)  # a replica that came back with fewer may be overdrawn for a while
 
-    def fits(self, units: int) -> bool:
-        """Whether a request of `units` may start; one that is larger than all slots together takes them all."""
-        total = self.total
-        return total > 0 and total - self.used >= min(units, total)
+    @property
+    def share(self) -> int:
+        """The most that one request holds."""
+        return max(1, self.total // SHARE)
+
+    def room(self, *, large: bool) -> int:
+        """Slots that a request may take now."""
+        if not large:
+            return self.free
+        return min(self.free, self.total - self.total // RESERVE - self.large)
 
 
 class Lease:
     """Slots held on one replica, from the grant until `release`."""
 
-    __slots__ = ("_admission", "_slots", "granted", "units")
+    __slots__ = ("_admission", "granted", "large", "slots", "tenant", "units")
 
-    def __init__(self, admission: "Admission", slots: Slots, units: int) -> None:
+    def __init__(self, admission: "Admission", slots: Slots, units: int, tenant: str, large: bool) -> None:
         self._admission: Admission | None = admission
-        self._slots = slots
+        self.slots = slots
         self.units = units
+        self.tenant = tenant
+        self.large = large
         self.granted = monotonic()
 
     @property
     def replica(self) -> Backend:
-        return self._slots.backend
+        return self.slots.backend
 
     def release(self) -> None:
         """Give the slots back. Idempotent."""
         admission, self._admission = self._admission, None
         if admission is not None:
-            admission.give_back(self._slots, self.units, monotonic() - self.granted)
+            admission.give_back(self, monotonic() - self.granted)
 
 
-class _Waiter:
-    __slots__ = ("future", "units")
-
-    def __init__(self, units: int, future: "asyncio.Future[Lease]") -> None:
-        self.units = units
-        self.future = future
-
-
-Pick = Callable[[int], Slots | None]
+Pick = Callable[[bool], Slots | None]
 
 
 class Admission:
     """Grants the slots of one route. Lives on the event loop's thread alone.
 
-    `pick` says which replica a request of so many units should start on now, if any: the route's choice.
+    `pick` says which replica a request should start on now, if any: the route's choice. It is told whether the request
+    is large. `max_loading` is how many may wait while the model is loaded for the first time; None: as many as at any
+    other time.
     """
 
-    def __init__(self, replicas: Sequence[Slots], pick: Pick, *, max_queue: int) -> None:
+    def __init__(
+        self, replicas: Sequence[Slots], pick: Pick, *, max_queue: int, max_loading: int | None = None
+    ) -> None:
         self._replicas = tuple(replicas)
         self._pick = pick
         self._max_queue = max_queue
-        # Ordered sets: the next is the first, and one that leaves is found at once.
-        self._queues: dict[Priority, dict[_Waiter, None]] = {"interactive": {}, "batch": {}}
+        self._max_loading = max_queue if max_loading is None else max_loading
+        self._queues: dict[Priority, Queue] = {"interactive": Queue(), "batch": Queue()}
+        self._held: dict[str, int] = {}  # slots, by tenant
+        self._arrivals = 0
         self._run = 0  # interactive grants since the last batch one, while batch waits
         self._hold = UNMEASURED_HOLD_S  # mean seconds that a unit is held
         self._load_seconds: float | None = None
@@ -134,25 +149,40 @@ class Admission:
         """(units that ready replicas take, units that are held, requests that wait)"""
         return self.total, self.used, self.waiting
 
-    async def acquire(self, units: int = 1, priority: Priority = "interactive", deadline: float | None = None) -> Lease:
-        """A lease on a ready replica, waiting in the queue where none has room. `deadline` is on the monotonic clock.
+    async def acquire(
+        self,
+        units: int = 1,
+        priority: Priority = "interactive",
+        deadline: float | None = None,
+        *,
+        tenant: str = "",
+        large: bool = False,
+    ) -> Lease:
+        """A lease on a ready replica, waiting in the queue where none has room, or where the model is loaded for the
+        first time. It has one slot for each unit, or fewer: what is free, and not above the request's share. `deadline`
+        is on the monotonic clock.
 
         Raises Overloaded where the queue is full, QueueDeadline once the deadline has passed, Unavailable where no
         replica is ready, or where none will be any more. Cancelled, it leaves the queue at once.
         """
         if deadline is not None and deadline <= monotonic():
             raise QueueDeadline
-        if self.total == 0:
+        if self.total == 0 and not self._loading:
             raise self._unavailable()
-        if not self.waiting and (slots := self._pick(units)):
-            return self._grant(slots, units)
-        if self.waiting >= self._max_queue:
+        large = large or priority == "batch"
+        # Where there is room for a small one, nobody waits but large ones that have to leave it.
+        if not (large and self.waiting) and (slots := self._pick(large)):
+            return self._grant(slots, units, tenant, large)
+        most = self._max_queue if self.total else self._max_loading
+        # The queue keeps a reserve like the slots' own.
+        if self.waiting >= most - (most // RESERVE if large else 0):
             raise Overloaded(self.retry_after())
-        return await self._wait(units, priority, deadline)
+        return await self._wait(units, priority, deadline, tenant, large)
 
     def retry_after(self) -> int:
         """Whole seconds until everything that waits now should have started, at the measured rate of service."""
-        units = 1 + sum(waiter.units for waiter in self._waiters())
+        share = max((slots.share for slots in self._replicas), default=1)
+        units = 1 + sum(min(waiter.units, share) for waiter in self._waiters())
         seconds = units * self._hold / max(1, self.total)
         return min(MAX_RETRY_AFTER_S, max(1, math.ceil(seconds)))
 
@@ -163,19 +193,18 @@ class Admission:
             return LOADING_RETRY_AFTER_S
         return min(MAX_RETRY_AFTER_S, math.ceil(self._load_seconds) + 1)
 
-    def give_back(self, slots: Slots, units: int, held: float) -> None:
+    def give_back(self, lease: Lease, held: float) -> None:
         """For `Lease.release` alone."""
-        slots.used -= units
-        self.used -= units
+        self._take(lease, -lease.units)
         self._hold += 0.1 * (held - self._hold)
         self._serve()
 
-    async def _wait(self, units: int, priority: Priority, deadline: float | None) -> Lease:
+    async def _wait(self, units: int, priority: Priority, deadline: float | None, tenant: str, large: bool) -> Lease:
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(units, loop.create_future())
+        self._arrivals += 1
+        waiter = Waiter(units, tenant, large, self._arrivals, loop.create_future())
         queue = self._queues[priority]
-        queue[waiter] = None
-        self._serve()  # what is in front may be a large one of the other priority, with room enough for this one
+        queue.add(waiter)
         timer = None
         if deadline is not None:
             timer = loop.call_later(max(0.0, deadline - monotonic()), _expire, waiter)
@@ -188,40 +217,47 @@ class Admission:
         finally:
             if timer is not None:
                 timer.cancel()
-            if waiter in queue:
-                del queue[waiter]
-                self._serve()  # it may have been the large one that held up the others
+            queue.discard(waiter)
 
-    def _waiters(self) -> Iterator[_Waiter]:
-        for queue in self._queues.values():
-            yield from queue
-
-    def _next(self) -> tuple[Priority, _Waiter] | None:
-        """Strictly in order within a priority: a large request at the front is not passed by small ones for ever."""
-        interactive, batch = self._queues["interactive"], self._queues["batch"]
-        if interactive and (not batch or self._run < INTERACTIVE_RUN):
-            return "interactive", next(iter(interactive))
-        if batch:
-            return "batch", next(iter(batch))
+    def _next(self) -> tuple[Priority, Waiter, Slots] | None:
+        """Who starts now, and where. In the order of the queue, but large ones that have to leave the reserve free are
+        passed by small ones."""
+        order: tuple[Priority, Priority] = ("interactive", "batch")
+        if self._run >= INTERACTIVE_RUN:
+            order = ("batch", "interactive")
+        for priority in order:
+            for waiter in self._queues[priority].heads(self._held):
+                if (slots := self._pick(waiter.large)) is not None:
+                    return priority, waiter, slots
         return None
 
     def _serve(self) -> None:
         """Start those that now have room."""
-        while (head := self._next()) is not None:
-            priority, waiter = head
-            if not waiter.future.done():
-                slots = self._pick(waiter.units)
-                if slots is None:
-                    return
-                waiter.future.set_result(self._grant(slots, waiter.units))
-                self._run = self._run + 1 if priority == "interactive" and self._queues["batch"] else 0
-            del self._queues[priority][waiter]
+        while self.waiting and self.used < self.total and (found := self._next()) is not None:
+            priority, waiter, slots = found
+            if waiter.future.done():  # it is on its way out
+                self._queues[priority].discard(waiter)
+                continue
+            self._queues[priority].serve(waiter)
+            waiter.future.set_result(self._grant(slots, waiter.units, waiter.tenant, waiter.large))
+            self._run = self._run + 1 if priority == "interactive" and self._queues["batch"] else 0
 
-    def _grant(self, slots: Slots, units: int) -> Lease:
-        units = min(units, slots.total)
-        slots.used += units
+    def _grant(self, slots: Slots, units: int, tenant: str, large: bool) -> Lease:
+        lease = Lease(self, slots, min(units, slots.share, slots.room(large=large)), tenant, large)
+        self._take(lease, lease.units)
+        return lease
+
+    def _take(self, lease: Lease, units: int) -> None:
+        """Of a lease's slots; negative where it gives them back."""
+        lease.slots.used += units
+        if lease.large:
+            lease.slots.large += units
         self.used += units
-        return Lease(self, slots, units)
+        held = self._held.get(lease.tenant, 0) + units
+        if held:
+            self._held[lease.tenant] = held
+        else:
+            self._held.pop(lease.tenant, None)
 
     def _changed(self) -> None:
         """A replica came, went, or gave up."""
@@ -230,19 +266,34 @@ class Admission:
             if (ready := slots.backend.ready) is not None:
                 self._load_seconds = ready.load_seconds
         self.total = sum(slots.total for slots in self._replicas)
-        if not any(s.backend.state in (State.LOADING, State.READY, State.RESTARTING) for s in self._replicas):
-            for queue in self._queues.values():
-                for waiter in queue:
-                    if not waiter.future.done():
-                        waiter.future.set_exception(self._unavailable())
-                queue.clear()
+        # What was ready once is waited for while it restarts; a first load that failed is told, though it is retried.
+        coming = (State.LOADING, State.READY) + ((State.RESTARTING,) if self._load_seconds is not None else ())
+        if not any(s.backend.state in coming for s in self._replicas):
+            self._refuse(self._waiters(), self._unavailable())
         self._serve()
+        if self.total:  # those that waited for the model may be more than may wait for a slot
+            self._refuse(self._waiters()[self._max_queue :], Overloaded(self.retry_after()))
+
+    @property
+    def _loading(self) -> bool:
+        return any(slots.backend.state is State.LOADING for slots in self._replicas)
+
+    def _waiters(self) -> list[Waiter]:
+        """Interactive ones first, then in order of arrival."""
+        return [waiter for queue in self._queues.values() for waiter in sorted(queue, key=lambda each: each.number)]
+
+    def _refuse(self, waiters: Sequence[Waiter], error: Exception) -> None:
+        for waiter in waiters:
+            for queue in self._queues.values():
+                queue.discard(waiter)
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
 
     def _unavailable(self) -> Unavailable:
         reason = next((s.backend.reason for s in self._replicas if s.backend.reason), None)
         return Unavailable(self.restart_seconds, reason)
 
 
-def _expire(waiter: _Waiter) -> None:
+def _expire(waiter: Waiter) -> None:
     if not waiter.future.done():
         waiter.future.set_exception(QueueDeadline())

@@ -66,7 +66,7 @@ class Keyring:
         return found
 
 
-def _is_open(path: str) -> bool:
+def is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(OPEN_PREFIX) or _PICTURE.fullmatch(path) is not None
 
 
@@ -84,7 +84,7 @@ class Authentication:
     def __call__(self, scope: Scope) -> None:
         """Finds the caller. Raises ApiError (401)."""
         path = scope["path"]
-        if _is_open(path) or not self._keyring.guards(path):
+        if is_open(path) or not self._keyring.guards(path):
             principal: Principal | None = ANONYMOUS
         else:
             key = presented_key(scope)

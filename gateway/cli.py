@@ -1,4 +1,4 @@
-"""`gateway serve | doctor | models | transcribe`"""
+"""`gateway serve | doctor | ready | models | transcribe`"""
 
 import io
 import logging
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway import __version__
-from gateway.settings import Settings, SettingsError, load_settings
+from gateway.settings import Settings, SettingsError, load_settings, unknown_variables
+from pipelines import logs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,19 +40,20 @@ def main() -> None:
 @click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 takes a free one.  [default: 8000]")
 @_CONFIG
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
-def serve(host: str | None, port: int | None, config: str | None, log_level: str | None) -> None:
-    """Load the models and answer requests until SIGTERM or Ctrl-C."""
-    given = {"host": host, "port": port, "log_level": log_level}
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="Of log lines.  [default: text]")
+def serve(
+    host: str | None, port: int | None, config: str | None, log_level: str | None, log_format: str | None
+) -> None:
+    """Load the models and answer requests until SIGTERM, SIGHUP or Ctrl-C."""
+    given = {"host": host, "port": port, "log_level": log_level, "log_format": log_format}
     settings = _settings(config, {name: value for name, value in given.items() if value is not None})
-    logging.basicConfig(
-        level=settings.server.log_level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    logs.configure(settings.server.log)
+    for name in unknown_variables(os.environ):
+        click.echo(f"{name} is not known and has no effect", err=True)
     # Its lines at this level are about each start and stop; ours say it already.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
 
-    from gateway.console import ConsoleAnnouncer
+    from gateway.console import announcer
     from gateway.listener import bind
     from gateway.serving import run
 
@@ -59,7 +61,7 @@ def serve(host: str | None, port: int | None, config: str | None, log_level: str
         listener = bind(settings.server)
     except OSError as error:
         raise _Usage(f"cannot listen on {settings.server.host}:{settings.server.port}: {error.strerror}") from None
-    run(settings, listener, ConsoleAnnouncer(settings))
+    run(settings, listener, announcer(settings))
 
 
 @main.command()
@@ -76,6 +78,20 @@ def doctor(config: str | None, as_json: bool) -> None:
     else:
         print_report(report)
     if not report.healthy:
+        sys.exit(EXIT_UNHEALTHY)
+
+
+@main.command()
+@click.option("--port", type=click.IntRange(1, 65535), help="Where it listens.  [default: as configured]")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=2.0, show_default=True, help="Seconds.")
+@_CONFIG
+def ready(port: int | None, timeout: float, config: str | None) -> None:
+    """Ask the running gateway of this configuration whether it serves. Exits with 1 if not."""
+    from gateway.probing import not_ready
+
+    settings = _settings(config, {} if port is None else {"port": port})
+    if (reason := not_ready(settings.server, timeout)) is not None:
+        click.echo(reason)
         sys.exit(EXIT_UNHEALTHY)
 
 
@@ -127,7 +143,10 @@ def prepare(config: str | None) -> None:
 @click.option("--prompt", default="", help="Text that could come before: its spelling is followed.")
 @click.option("--model", "-m", help="Name of a configured audio model.  [default: the first]")
 @click.option(
-    "--output", "-o", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Folder to write files into."
+    "--output",
+    "-o",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Folder to write a file into for each, called like it.  [default: print them, captions as one]",
 )
 @_CONFIG
 def transcribe(

@@ -1,89 +1,104 @@
-"""What `gateway serve` shows."""
+"""What `gateway serve` shows: a screen on a terminal, lines in a log."""
 
+import logging
 import sys
 from collections.abc import Collection
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from gateway.backends.base import State
+from gateway.columns import Cell, print_columns
 from gateway.fleet import Fleet
 from gateway.routing import Route
+from gateway.serving import Announcer
 from gateway.settings import Settings
+
+log = logging.getLogger("gateway")
 
 # Kind of model that it needs (None: none), method, path, what it does.
 ENDPOINTS = (
     ("text", "POST", "/v1/chat/completions", "chat, streamed or not"),
     ("text", "POST", "/v1/completions", "text completion"),
-    ("embedding", "POST", "/v1/embeddings", "vectors of texts"),
+    ("embedding", "POST", "/v1/embeddings", "vectors of texts and pictures"),
     ("embedding", "POST", "/v1/rerank", "documents by relevance to a query"),
-    ("audio", "POST", "/v1/audio/transcriptions", "speech to text; /v1/audio/translations: to English"),
+    ("audio", "POST", "/v1/audio/transcriptions", "speech to text"),
+    ("audio", "POST", "/v1/audio/translations", "speech to English text"),
     ("audio", "WS", "/v1/realtime, /v1/audio/stream", "live transcription"),
-    ("image", "POST", "/v1/images/generations", "pictures of a text; /v1/images/edits: of a picture and a text"),
-    (None, "GET", "/v1/models", "what is served"),
-    (None, "GET", "/metrics, /v1/metrics", "Prometheus, JSON percentiles"),
+    ("image", "POST", "/v1/images/generations", "pictures of a text"),
+    ("image", "POST", "/v1/images/edits", "pictures of a picture and a text"),
+    (None, "GET", "/v1/models", "what is served, and how it runs"),
+    (None, "GET", "/metrics, /v1/metrics", "for Prometheus; percentiles as JSON"),
     (None, "GET", "/health, /ready", "for probes; open"),
     (None, "GET", "/schema", "every operation and its fields"),
 )
 
-# Where the output is no terminal, there is no width to fit.
-PLAIN_WIDTH = 140
 STATE_COLOURS = {State.READY: "green", State.FAILED: "red"}
 
 
-def make_console() -> Console:
-    return Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
+def announcer(settings: Settings) -> Announcer:
+    """For whatever standard output is."""
+    return ScreenAnnouncer(settings, Console()) if sys.stdout.isatty() else LogAnnouncer(settings)
 
 
-class ConsoleAnnouncer:
-    """One line when the port is open, a table and a line of curl when the models are there."""
+class ScreenAnnouncer:
+    """The address at once; the models, the endpoints and a line to paste when the models are there."""
 
-    def __init__(self, settings: Settings, console: Console | None = None) -> None:
+    def __init__(self, settings: Settings, console: Console) -> None:
         self._settings = settings
-        self._console = console or make_console()
+        self._console = console
 
     def listening(self, url: str) -> None:
-        names = ", ".join(model.name for model in self._settings.models)
-        self._console.print(f"Listening on [bold]{url}[/bold]; loading {names} …", soft_wrap=True)
+        self._console.print(f"Listening on [bold]{url}[/bold]", highlight=False)
+        self._console.print(f"Loading {_names(self._settings)} …", highlight=False, markup=False)
 
     def settled(self, fleet: Fleet, url: str) -> None:
-        self._console.print(models_table(fleet))
-        self._console.print(endpoints_table(url, {route.kind for route in fleet.routes}))
+        self._console.print()
+        print_columns(self._console, model_rows(fleet.routes))
+        for route in fleet.routes:
+            if not route.ready and (reason := route.foremost.reason):
+                self._console.print(f"{route.name}: {reason}", style="red", markup=False, highlight=False)
+        self._console.print()
+        print_columns(self._console, endpoint_rows({route.kind for route in fleet.routes}))
         if (line := curl(fleet, url, keyed=bool(self._settings.keys))) is not None:
-            self._console.print("Try it:", style="bold")
+            self._console.print("\nTry it:", style="bold")
             # Plain and on one line, so that it can be pasted.
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def models_table(fleet: Fleet) -> Table:
-    table = Table(title="Models", title_justify="left", title_style="bold")
-    for column in ("model", "aliases", "kind", "state", "slots", "context", "loaded in", "runs on"):
-        table.add_column(column, overflow="fold")
-    for route in fleet.routes:
-        table.add_row(*_row(route))
-    return table
+class LogAnnouncer:
+    """The same as records of the log, a line each. Of a model that is not ready its worker has said why."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def listening(self, url: str) -> None:
+        log.info("Listening on %s; loading %s", url, _names(self._settings))
+
+    def settled(self, fleet: Fleet, url: str) -> None:
+        ready = ", ".join(route.name for route in fleet.routes if route.ready)
+        log.info("Serving %s at %s", ready or "no model", url)
+        if (line := curl(fleet, url, keyed=bool(self._settings.keys))) is not None:
+            log.info("Try it: %s", line)
 
 
-def _row(route: Route) -> list[str]:
-    replica = next((each for each in route.replicas if each.ready), route.replicas[0])
-    ready = replica.ready
-    colour = STATE_COLOURS.get(replica.state, "yellow")
-    state = f"[{colour}]{replica.state}[/{colour}]"
-    head = [route.name, ", ".join(route.aliases) or "–", route.kind]
-    if ready is None:
-        return [*head, state, "–", "–", "–", escape(replica.reason or "")]
-    runs_on = ", ".join(f"{name} {value}" for name, value in ready.details.items())
-    context = str(ready.context_length) if ready.context_length else "–"
-    return [*head, state, str(ready.slots), context, f"{ready.load_seconds:.1f} s", escape(runs_on)]
+def model_rows(routes: Collection[Route]) -> list[list[Cell]]:
+    head: list[Cell] = [Text(name, style="bold") for name in ("model", "kind", "state", "slots", "seconds")]
+    return [head, *map(_model, routes)]
 
 
-def endpoints_table(url: str, kinds: Collection[str]) -> Table:
-    table = Table(title=f"Endpoints at {url}", title_justify="left", title_style="bold", show_header=False)
-    for kind, method, path, what in ENDPOINTS:
-        if kind is None or kind in kinds:
-            table.add_row(method, path, what)
-    return table
+def _model(route: Route) -> list[Cell]:
+    """`seconds`: what its load took."""
+    replica = route.foremost
+    state = Text(replica.state.value, style=STATE_COLOURS.get(replica.state, "yellow"))
+    slots, seconds = "–", "–"
+    if replica.ready is not None:
+        slots, seconds = str(route.admission.total), f"{replica.ready.load_seconds:.1f}"
+    return [route.name, route.kind, state, f"{slots:>5}", f"{seconds:>7}"]
+
+
+def endpoint_rows(kinds: Collection[str]) -> list[list[Cell]]:
+    return [[method, path, what] for kind, method, path, what in ENDPOINTS if kind is None or kind in kinds]
 
 
 def curl(fleet: Fleet, url: str, *, keyed: bool) -> str | None:
@@ -94,3 +109,7 @@ def curl(fleet: Fleet, url: str, *, keyed: bool) -> str | None:
     key = ' -H "Authorization: Bearer $GATEWAY_API_KEY"' if keyed else ""
     body = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Say hello."}}], "max_tokens": 32}}'
     return f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
+
+
+def _names(settings: Settings) -> str:
+    return ", ".join(model.name for model in settings.models if model.preload) or "each model at its first use"

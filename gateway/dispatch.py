@@ -11,6 +11,7 @@ from gateway.errors import ApiError
 from gateway.exchange import Exchange, Job
 from gateway.fleet import Fleet, UnknownModel
 from gateway.live import LiveCall
+from gateway.request_log import Work, worked
 from gateway.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Phases, Timeline, phases
@@ -75,6 +76,7 @@ class Reply:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = self._exchange
+        worked(scope, Work(exchange.job.route.name, exchange.timeline))
         failure: ApiError | None = None
         watcher = asyncio.create_task(self._watch(receive))
         try:

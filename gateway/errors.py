@@ -109,22 +109,21 @@ def not_found(message: str) -> ApiError:
     return ApiError(404, message, code="not_found")
 
 
-def spool_full(max_bytes: int, what: str, *, reading: bool = False) -> ApiError:
-    """507: `what` finds no room on the server. `reading`: the client is still sending it."""
+def spool_full(max_bytes: int, what: str) -> ApiError:
+    """507: `what` finds no room on the server."""
     message = f"The server has no room for {what}: it keeps {max_bytes} bytes."
-    headers = {"x-should-retry": "false"} | ({"connection": "close"} if reading else {})
-    return ApiError(507, message, code="spool_full", headers=headers)
+    return ApiError(507, message, code="spool_full", headers={"x-should-retry": "false"})
 
 
 def request_timeout(seconds: float) -> ApiError:
     """408: the client did not send its body in time."""
     message = f"The request body did not arrive within {seconds:g} s."
-    return ApiError(408, message, code="request_timeout", headers={"connection": "close"})
+    return ApiError(408, message, code="request_timeout")
 
 
 def payload_too_large(limit: int) -> ApiError:
     message = f"The request body is larger than the {limit} bytes that are accepted."
-    return ApiError(413, message, code="payload_too_large", headers={"connection": "close"})
+    return ApiError(413, message, code="payload_too_large")
 
 
 def unsupported_media_type(expected: str) -> ApiError:

@@ -17,6 +17,11 @@ from metrics.timeline import Timeline
 from pipelines.audio.messages import Media
 from pipelines.messages import Accepted, ChoiceDone, Done, Event, Failed, Priority, Request
 
+# A request of more is large: it will be at work for long, and leaves a reserve of slots to others.
+SMALL_UNITS = 4
+SMALL_BODY = 8 * 1024  # bytes: two thousand tokens
+SMALL_FILES = 2 * 1024 * 1024  # bytes: a minute of speech
+
 
 class Job(Struct, frozen=True):
     """A valid request, ready to be run."""
@@ -29,6 +34,15 @@ class Job(Struct, frozen=True):
     body: bytes = b""
     priority: Priority = "interactive"
     files: Sequence[SpoolFile] = ()  # uploads that end with it
+    tenant: str = ""  # whose it is: slots are shared fairly between tenants
+
+    @property
+    def large(self) -> bool:
+        return (
+            self.units > SMALL_UNITS
+            or len(self.body) > SMALL_BODY
+            or (len(self.files) > 0 and sum(file.size for file in self.files) > SMALL_FILES)
+        )
 
 
 class Exchange:
@@ -65,7 +79,7 @@ class Exchange:
         lease = await self._admitted()
         self._lease = lease
         timeline.slot = now = monotonic()
-        call = Call(job.id, job.request, lease.units, job.body, job.priority, self._deadline - now)
+        call = Call(job.id, job.request, lease.units, job.body, job.priority, self._deadline - now, job.tenant)
         try:
             session = lease.replica.open(call, timeline)
         except BackendError as error:
@@ -140,8 +154,11 @@ class Exchange:
 
     async def _admitted(self) -> Lease:
         job = self.job
+        job.route.wake()
         try:
-            return await job.route.admission.acquire(job.units, job.priority, self._deadline)
+            return await job.route.admission.acquire(
+                job.units, job.priority, self._deadline, tenant=job.tenant, large=job.large
+            )
         except Overloaded as refusal:
             error = errors.overloaded(refusal.retry_after)
         except QueueDeadline:

@@ -1,7 +1,7 @@
 """All served models by name: their workers are started, watched and drained together."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -12,6 +12,7 @@ from gateway.backends.worker import Supervision, WorkerBackend
 from gateway.routing import Route
 from gateway.settings import ModelSettings, Settings
 from metrics.registry import Registry
+from pipelines.logs import LogOptions
 
 FIRST = "text"  # loaded before the other kinds, with all cores to itself: what a chat waits for
 HEAD_START_S = 20.0  # at most: a model whose files have to be fetched first must not hold up the others
@@ -41,7 +42,7 @@ class ModelStatus(Struct, frozen=True):
 
 
 class Readiness(Struct, frozen=True):
-    """`ready`: every required model was ready once. A worker that restarts does not take it back."""
+    """`ready`: every required model that is preloaded was ready once. A worker that restarts does not take it back."""
 
     ready: bool
     models: list[ModelStatus]
@@ -59,7 +60,8 @@ class Fleet:
         head_start_s: float = HEAD_START_S,
     ) -> None:
         self._head_start = head_start_s
-        self._served = [_Served(model, registry, supervision) for model in settings.models]
+        log = settings.server.log
+        self._served = [_Served(model, registry, supervision, log, self._wake) for model in settings.models]
         self._by_name = {name: served for served in self._served for name in (served.route.name, *served.route.aliases)}
         self._started = False
         self._loading: asyncio.Task[None] | None = None  # starts those that wait for the first ones
@@ -69,13 +71,8 @@ class Fleet:
         return [served.route for served in self._served]
 
     def route(self, name: str) -> Route:
-        """The route of a name or an alias; begins to load a model that waits for its first use. Raises UnknownModel."""
-        served = self._by_name.get(name)
-        if served is None:
-            raise UnknownModel(name, [route.name for route in self.routes])
-        if self._started and not served.settings.preload:
-            served.launch()
-        return served.route
+        """The route of a name or an alias. Raises UnknownModel."""
+        return self._find(name).route
 
     async def start(self) -> None:
         """Begin to load what is preloaded; returns once the first processes are started."""
@@ -100,16 +97,23 @@ class Fleet:
 
     def readiness(self) -> Readiness:
         return Readiness(
-            ready=all(served.was_ready for served in self._served if served.settings.required),
+            ready=all(served.was_ready for served in self._served if served.awaited),
             models=[served.status() for served in self._served],
         )
 
     def status(self, name: str) -> ModelStatus:
         """Of one name or alias. Raises UnknownModel."""
+        return self._find(name).status()
+
+    def _find(self, name: str) -> "_Served":
         served = self._by_name.get(name)
         if served is None:
             raise UnknownModel(name, [route.name for route in self.routes])
-        return served.status()
+        return served
+
+    def _wake(self, served: "_Served") -> None:
+        if self._started:
+            served.launch()
 
     async def _load_others(self, first: "Sequence[_Served]", preloaded: "Sequence[_Served]") -> None:
         with suppress(TimeoutError):
@@ -123,7 +127,14 @@ class Fleet:
 class _Served:
     """One model: its route, and the workers behind it."""
 
-    def __init__(self, settings: ModelSettings, registry: Registry, supervision: Supervision | None) -> None:
+    def __init__(
+        self,
+        settings: ModelSettings,
+        registry: Registry,
+        supervision: Supervision | None,
+        log: LogOptions,
+        wake: "Callable[[_Served], None]",
+    ) -> None:
         spec = settings.spec()
         self.settings = settings
         self.was_ready = False
@@ -135,13 +146,21 @@ class _Served:
                 replica=str(replica),
                 step_timeout_s=settings.step_timeout_s,
                 supervision=supervision,
+                log=log,
             )
             for replica in range(settings.replicas)
         ]
-        self.route = Route(settings.name, spec.kind, settings.aliases, settings, self.workers, registry)
+        self.route = Route(
+            settings.name, spec.kind, settings.aliases, settings, self.workers, registry, lambda: wake(self)
+        )
         registry.set_slo(settings.name, msgspec.structs.asdict(settings.slo))
         for worker in self.workers:
             worker.subscribe(self._changed)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether the fleet is not ready without it. What waits for its first request can't keep requests away."""
+        return self.settings.required and self.settings.preload
 
     def launch(self) -> None:
         for worker in self.workers:

@@ -25,6 +25,7 @@ class EmbeddedModel(Struct, frozen=True):
     name: str
     kind: str
     package: str
+    packages: list[str]  # all that it is split over
     installed: bool
     configured: bool
 
@@ -43,6 +44,7 @@ def inventory(settings: Settings) -> Inventory:
                 name=name,
                 kind=entry.kind,
                 package=entry.package,
+                packages=list(dict.fromkeys([entry.package, *(package for package, _, _ in entry.parts)])),
                 installed=entry.installed,
                 configured=f"embedded:{name}" in sources,
             )

@@ -43,16 +43,22 @@ class LiveCall:
         self._closed = False
 
     async def open(self) -> None:
-        """Raises ApiError (429, 503) where there is no place for another stream."""
+        """Take a place, once the model is loaded. Raises ApiError (429, 503) where there is none for another stream,
+        and 504 where loading takes longer than a request may."""
         self._timeline.queued = monotonic()
+        self.route.wake()
         try:
-            self._lease = await self.route.streams.acquire(1, self._priority)
+            deadline = self._timeline.arrival + self.route.settings.timeout_s
+            self._lease = await self.route.streams.acquire(1, self._priority, deadline)
         except Overloaded as refusal:
             error = errors.overloaded(refusal.retry_after)
         except QueueDeadline:
             error = errors.deadline_exceeded()
         except Unavailable as refusal:
             error = errors.model_unavailable(self.route.name, refusal.reason, retry_after=refusal.retry_after)
+        except asyncio.CancelledError:
+            self.close("client_left")
+            raise
         else:
             self._begin(self._lease)
             return
@@ -131,6 +137,11 @@ class LiveCall:
         if not self._timeline.outcome:
             self._timeline.outcome = outcome or "stop"
         self._registry.request(self.route.name, self.route.kind, self._timeline)
+
+    @property
+    def seconds(self) -> float:
+        """Of audio, so far."""
+        return self._sent
 
     @property
     def _ended(self) -> bool:

@@ -12,7 +12,9 @@ from urllib.parse import urlsplit
 
 from gateway.asgi import App, Headers, Message, Receive, Scope, Send, header
 from gateway.auth import Authentication, Keyring
+from gateway.content_encoding import decoded, decoder
 from gateway.errors import ApiError, client_closed, forbidden, payload_too_large
+from gateway.request_log import log_request
 from gateway.settings import Settings, is_loopback
 
 EXPOSED_HEADERS = b"x-request-id, x-gateway-timing, retry-after, x-should-retry"
@@ -42,7 +44,7 @@ def wrap(app: App, settings: Settings) -> App:
 class RequestContext:
     """Puts `request_id` (the caller's own where it is sane) and `arrival` (monotonic seconds) into the scope's state.
 
-    HEAD is answered as GET without its body.
+    HEAD is answered as GET without its body. Once a request has ended it is logged.
     """
 
     def __init__(self, app: App) -> None:
@@ -56,9 +58,12 @@ class RequestContext:
         state["request_id"] = request_id.decode()
         stamp = (b"x-request-id", request_id)
         head = scope["type"] == "http" and scope["method"] == "HEAD"
+        status = 0
 
         def stamped(message: Message) -> Awaitable[None]:
+            nonlocal status
             if message["type"] in _STARTS:
+                status = message.get("status", 101)
                 message["headers"] = [*message.get("headers", ()), stamp]
             elif head and message["type"] == "http.response.body":
                 message["body"] = b""
@@ -66,7 +71,10 @@ class RequestContext:
 
         if head:
             scope = {**scope, "method": "GET"}  # the server's own scope stays HEAD
-        await self._app(scope, receive, stamped)
+        try:
+            await self._app(scope, receive, stamped)
+        finally:
+            log_request(scope, status or (500 if scope["type"] == "http" else 403))
 
 
 _STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
@@ -188,22 +196,26 @@ class OriginGuard:
 
 
 class BodyLimit:
-    """Bounds a request's body, and tells a client that left during it (499) from a bug. How long it may take is the
-    protocol's to watch."""
+    """Bounds a request's body, decompressed too, and tells a client that left during it (499) from a bug. How long it
+    may take is the protocol's to watch."""
 
     def __init__(self, max_bytes: int, max_upload_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._max_upload_bytes = max_upload_bytes
 
     def bound(self, scope: Scope, receive: Receive) -> Receive:
-        """`receive`, so bounded. Raises ApiError where the request itself says that its body is larger."""
+        """`receive`, so bounded. Raises ApiError where the request itself says that its body is larger (413) or encoded
+        in a way that is not known (415)."""
         max_bytes = self._max_upload_bytes if scope["path"].startswith(UPLOAD_PREFIXES) else self._max_bytes
         length = header(scope, b"content-length")
         if length is not None and length.isdigit() and int(length) > max_bytes:
             raise payload_too_large(max_bytes)
-        if scope["type"] == "http" and (length is not None or header(scope, b"transfer-encoding") is not None):
-            return self._bounded(receive, max_bytes)
-        return receive
+        if scope["type"] != "http" or (length is None and header(scope, b"transfer-encoding") is None):
+            return receive
+        receive = self._bounded(receive, max_bytes)
+        encodings = [value for key, value in scope["headers"] if key == b"content-encoding"]
+        wanted = decoder(b", ".join(encodings)) if encodings else None
+        return decoded(receive, wanted, max_bytes) if wanted is not None else receive
 
     def _bounded(self, receive: Receive, max_bytes: int) -> Receive:
         received = 0

@@ -61,7 +61,7 @@ async def read_form(
         if isinstance(error, MultipartError):
             raise bad_request(None, "The request body is no complete multipart form.", code="invalid_form") from None
         if isinstance(error, SpoolFull):
-            raise spool_full(error.max_bytes, "this upload", reading=True) from None
+            raise spool_full(error.max_bytes, "this upload") from None
         raise
     return Form(dict(reader.fields), reader.files)
 
@@ -104,7 +104,7 @@ class _Reader:
         if limit is not None and file.size + len(data) > limit:
             name = next(name for name, each in self.files.items() if each is file)
             message = f"{name!r} is larger than the {limit} bytes that are accepted."
-            raise ApiError(413, message, code="payload_too_large", param=name, headers={"connection": "close"})
+            raise ApiError(413, message, code="payload_too_large", param=name)
         await file.write(data)
 
     def _begin(self, part: MultipartSegment) -> None:

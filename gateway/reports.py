@@ -5,49 +5,52 @@ import sys
 import msgspec
 from msgspec import Struct
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
-from gateway.console import make_console
+from gateway.columns import Cell, print_columns
 from gateway.doctor import Report
-from gateway.inventory import Inventory
+from gateway.inventory import ConfiguredModel, EmbeddedModel, Inventory
 
 MIB = 2**20
 
-MARKS = {"ok": "[green]ok[/green]", "note": "[yellow]note[/yellow]", "problem": "[red]fix[/red]"}
+MARKS = {"ok": Text("ok", style="green"), "note": Text("note", style="yellow"), "problem": Text("fix", style="red")}
 
 
 def print_report(report: Report, console: Console | None = None) -> None:
-    console = console or make_console()
-    table = Table(
-        title=f"gateway {report.version}", title_justify="left", title_style="bold", show_header=False, box=None
-    )
+    console = console or Console()
+    console.print(f"gateway {report.version}", style="bold", highlight=False)
+    rows: list[list[Cell]] = []
     for finding in report.findings:
-        text = escape(finding.text)
-        if finding.advice:
-            text += f"\n[bold]→ {escape(finding.advice)}[/bold]"
-        table.add_row(MARKS[finding.status], escape(finding.area), text)
-    console.print(table)
+        advice = f"\n→ {finding.advice}" if finding.advice else ""
+        rows.append([MARKS[finding.status], finding.area, finding.text + advice])
+    print_columns(console, rows)
     problems = sum(finding.status == "problem" for finding in report.findings)
     console.print(f"[red]{problems} to fix[/red]" if problems else "[green]Nothing is wrong.[/green]")
 
 
 def print_inventory(found: Inventory, console: Console | None = None) -> None:
-    console = console or make_console()
-    table = Table(title="Configured", title_justify="left", title_style="bold")
-    for column in ("model", "aliases", "kind", "device", "source", "size"):
-        table.add_column(column, overflow="fold")
-    for model in found.configured:
-        size = f"{model.bytes / MIB:.0f} MiB" if model.bytes is not None else escape(model.problem or "not fetched yet")
-        table.add_row(model.name, ", ".join(model.aliases) or "–", model.kind, model.device, escape(model.source), size)
-    console.print(table)
-    table = Table(title="Embedded", title_justify="left", title_style="bold")
-    for column in ("model", "kind", "package", "installed", "configured"):
-        table.add_column(column, overflow="fold")
-    for entry in found.embedded:
-        flags = ("yes" if flag else "no" for flag in (entry.installed, entry.configured))
-        table.add_row(entry.name, entry.kind, entry.package, *flags)
-    console.print(table)
+    console = console or Console()
+    console.print("Configured", style="bold")
+    print_columns(console, [_head("model", "kind", "size", "source"), *map(_configured, found.configured)])
+    console.print("\nEmbedded", style="bold")
+    print_columns(console, [_head("model", "kind", "", "package"), *map(_embedded, found.embedded)])
+
+
+def _configured(model: ConfiguredModel) -> list[Cell]:
+    size = f"{model.bytes / MIB:.0f} MiB" if model.bytes is not None else "–"
+    more = [model.problem] if model.problem else []
+    if model.aliases:
+        more.append(f"also {', '.join(model.aliases)}")
+    return [model.name, model.kind, size, "\n".join((model.source, *more))]
+
+
+def _embedded(model: EmbeddedModel) -> list[Cell]:
+    state = "configured" if model.configured else "installed" if model.installed else "not installed"
+    return [model.name, model.kind, state, model.package]
+
+
+def _head(*names: str) -> list[Cell]:
+    return [Text(name, style="bold") for name in names]
 
 
 def print_json(document: Struct) -> None:

@@ -1,7 +1,7 @@
 """A served model's name, and the replicas behind it."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -9,6 +9,8 @@ from gateway.admission import Admission, Slots
 from gateway.backends.base import Backend, State
 from gateway.settings import ModelSettings
 from metrics.registry import Registry
+
+_STATES = tuple(State)  # in the order in which a model that is asked for should have them
 
 
 class Route:
@@ -22,7 +24,9 @@ class Route:
         settings: ModelSettings,
         replicas: Sequence[Backend],
         registry: Registry,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
+        """`wake` begins to load the model, where that has not begun yet."""
         self.name = name
         self.kind = kind
         self.aliases = tuple(aliases)
@@ -32,25 +36,34 @@ class Route:
         self._slots = tuple(Slots(replica, settings.max_inflight) for replica in self.replicas)
         self.admission = Admission(self._slots, self.pick, max_queue=settings.max_queue)
         registry.admission(name, kind, self.admission.state)
-        # Nobody speaks into a queue: a live stream has a place at once, or is refused.
+        self.wake = wake
+        # Nobody speaks into a queue: a live stream has a place as soon as the model is there, or is refused.
         places = tuple(Slots(replica, streams=True) for replica in self.replicas)
-        self.streams = Admission(places, lambda units: _freest(places, units), max_queue=0)
+        self.streams = Admission(
+            places, lambda large: _freest(places, large), max_queue=0, max_loading=settings.max_queue
+        )
 
     @property
     def ready(self) -> bool:
         """Whether at least one replica takes requests."""
         return any(replica.state is State.READY for replica in self.replicas)
 
-    def pick(self, units: int) -> Slots | None:
-        """The replica to start a request of `units` on now: of those that have room, the one with most."""
-        return _freest(self._slots, units)
+    @property
+    def foremost(self) -> Backend:
+        """The replica that is furthest on its way to being ready: ready, loading, restarting, …"""
+        return min(self.replicas, key=lambda replica: _STATES.index(replica.state))
+
+    def pick(self, large: bool = False) -> Slots | None:
+        """The replica to start a request on now: of those that have room for it, the one with most."""
+        return _freest(self._slots, large)
 
 
-def _freest(replicas: Sequence[Slots], units: int) -> Slots | None:
+def _freest(replicas: Sequence[Slots], large: bool) -> Slots | None:
     best: Slots | None = None
+    most = 0
     for slots in replicas:
-        if slots.fits(units) and (best is None or slots.free > best.free):
-            best = slots
+        if (room := slots.room(large=large)) > most:
+            best, most = slots, room
     return best
 
 

@@ -6,8 +6,6 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
-import uvloop
-
 from gateway.backends.base import State
 from gateway.fleet import Fleet
 from gateway.listener import url
@@ -29,16 +27,27 @@ class Announcer(Protocol):
 
 
 def run(settings: Settings, listener: socket.socket, announcer: Announcer) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal cuts the draining short."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    """Serve until SIGTERM, SIGINT or SIGHUP (its terminal is gone), then drain; a second signal cuts that short."""
+    with asyncio.Runner(loop_factory=_new_event_loop()) as runner:
         runner.run(serve(settings, listener, announcer))
+
+
+def _new_event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop's where it is installed: it has no wheel for every platform, and asyncio's own does, more slowly."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    make: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return make
 
 
 async def serve(settings: Settings, listener: socket.socket, announcer: Announcer) -> None:
     loop = asyncio.get_running_loop()
     stop = _Stop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored
+            loop.add_signal_handler(number, stop)
 
     registry = Registry()
     fleet = Fleet(settings, registry)

@@ -18,6 +18,7 @@ from models.errors import ModelLoadError
 from models.source import detect_kind, resolve
 from pipelines.audio.messages import AudioOptions
 from pipelines.image.messages import ImageOptions
+from pipelines.logs import LogFormat, LogLevel, LogOptions
 from pipelines.messages import EmbeddingOptions, ModelSpec, Priority, TextOptions
 
 DEFAULT_FILE = "gateway.toml"
@@ -61,7 +62,8 @@ class ServerSettings(_Table, frozen=True):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000  # 0: any free one
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
     cors_origins: list[Origin] = []  # as a browser sends them, `https://app.example`; "*" for any
     allowed_hosts: list[HostName] = []  # further Host names that are answered while no key is set
     metrics_sha256: Sha256 | None = None  # of a key that opens the metrics and nothing else
@@ -78,6 +80,10 @@ class ServerSettings(_Table, frozen=True):
     body_timeout_s: Seconds = 60.0  # headers -> last byte of a JSON body
     keep_alive_s: Seconds = 75.0  # idle time before a connection is closed
     drain_s: Seconds = 30.0  # what running requests get after SIGTERM
+
+    @property
+    def log(self) -> LogOptions:
+        return LogOptions(self.log_level, self.log_format)
 
 
 class KeySettings(_Table, frozen=True):
@@ -117,7 +123,7 @@ class ModelSettings(_Table, frozen=True):
     first_event_timeout_s: Seconds = 120.0  # slot -> first event
     gap_timeout_s: Seconds = 60.0  # between two events
     step_timeout_s: Seconds = 120.0  # a step older than this costs the worker its life
-    required: bool = True  # /ready waits for it
+    required: bool = True  # /ready waits for it, if it is preloaded
     preload: bool = True
     slo: SloSettings = SloSettings()
     text: TextOptions = TextOptions()
@@ -181,6 +187,11 @@ def load_settings(
     except _Invalid as error:
         raise SettingsError(f"{_where(file, error.key)}{error.key}: {error.message}") from None
     return settings
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Variables that look like settings, and are none: nothing reads them."""
+    return environment.unknown(Settings, environ)
 
 
 def default_models() -> list[dict[str, object]]:

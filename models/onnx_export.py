@@ -18,6 +18,7 @@ from typing import Literal
 from models.cache import build_once, cache_root
 from models.embedder_config import read_embedder
 from models.errors import ModelLoadError
+from models.privacy import silence
 
 # Of this exporter: raise it whenever the same checkpoint would give another graph.
 VERSION = 3
@@ -84,6 +85,7 @@ def _run_child(path: Path, options: ExportOptions, threads: int) -> None:
 
 
 def main() -> None:
+    silence(os.environ)
     argument = json.loads(sys.argv[1])
     path, options = Path(argument["path"]), ExportOptions(**argument["options"])
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from models.errors import UPSTREAM, ModelLoadError
+from models.fields import MOST_WIDTH, Fields
 from models.quantised import GROUP, Int4Weight
 
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # of eight outputs in their word: AWQ packs them as 0, 2, 4, 6, 1, 3, 5, 7
@@ -98,7 +99,7 @@ class Packing:
         if torch.equal(groups, expected) or bool((groups == -1).all()):  # -1: not given
             return None
         order = groups.argsort(stable=True)
-        if not torch.equal(groups[order], expected):
+        if groups.ndim != 1 or not torch.equal(groups[order], expected):
             raise ModelLoadError(f"{name} has groups that are not {self.group or inputs} inputs each; {UPSTREAM}")
         return order
 
@@ -109,7 +110,7 @@ def packing_of(config: Mapping[str, Any]) -> Packing | None:
     Raises ModelLoadError naming the setting that is not supported. Settings of how a checkpoint was made, and of other
     engines' kernels, don't matter here; which linears were left dense is seen from their tensors.
     """
-    settings = config.get("quantization_config")
+    settings = Fields(config, "config.json").table("quantization_config")
     if not settings:
         return None
     match settings.get("quant_method"):
@@ -134,16 +135,17 @@ def packing_of(config: Mapping[str, Any]) -> Packing | None:
 def _compressed(settings: Mapping[str, Any]) -> Packing:
     form = settings.get("format")
     _require(form == "pack-quantized", "format", form, "pack-quantized")
-    sparse = settings.get("sparsity_config") or {}
+    fields = Fields(settings, "quantization_config")
+    sparse = fields.table("sparsity_config") or {}
     _require(sparse.get("format", "dense") == "dense", "sparsity_config", sparse, "none")
     for name in ("kv_cache_scheme", "transform_config"):
         _require(not settings.get(name), name, settings.get(name), "none")
-    schemes = list(settings.get("config_groups", {}).values())
-    _require(len(schemes) == 1, "config_groups", schemes, "one")
+    schemes = list((fields.table("config_groups") or {}).values())
+    _require(len(schemes) == 1 and isinstance(schemes[0], Mapping), "config_groups", schemes, "one")
     [scheme] = schemes
     for name in ("input_activations", "output_activations"):
         _require(not scheme.get(name), name, scheme.get(name), "none")
-    weights = scheme.get("weights") or {}
+    weights = fields.within(scheme).table("weights") or {}
     kind, strategy, order = weights.get("type", "int"), weights.get("strategy"), weights.get("actorder")
     _require(kind == "int", "type", kind, "int")
     _require(strategy in ("group", "channel"), "strategy", strategy, "group, channel")
@@ -156,7 +158,7 @@ def _compressed(settings: Mapping[str, Any]) -> Packing:
 def _group(settings: Mapping[str, Any], bits: str) -> int | None:
     _require(settings.get(bits) == 4, bits, settings.get(bits), "4")
     group = settings.get("group_size", 128)
-    whole = isinstance(group, int) and (group == -1 or (group > 0 and group % GROUP == 0))
+    whole = isinstance(group, int) and (group == -1 or (0 < group <= MOST_WIDTH and group % GROUP == 0))
     _require(whole, "group_size", group, f"-1, multiples of {GROUP}")
     return None if group == -1 else int(group)
 
@@ -182,7 +184,7 @@ def _scales(tensors: Tensors, name: str) -> Tensor:
 
 def _part(tensors: Tensors, name: str, *kinds: torch.dtype) -> Tensor:
     found = tensors.tensor(name)
-    if found.ndim != 2 or found.dtype not in kinds:
+    if found.ndim != 2 or found.dtype not in kinds or not found.numel():
         raise ModelLoadError(f"{name} is {str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}; {UPSTREAM}")
     return found
 

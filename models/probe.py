@@ -1,5 +1,6 @@
 """What torch finds on this machine, as one line of JSON. A process of its own: `python -m models.probe`."""
 
+import os
 import sys
 from typing import TypedDict
 
@@ -9,8 +10,10 @@ from msgspec import Struct
 
 from models import graphs, openvino, varlen_attention
 from models.decode_path import BATCHED, VARLEN
+from models.device import multiplies_bf16
 from models.linear import has_int4_kernel, packs_bf16
 from models.native.library import has_matrix_unit, missing
+from models.privacy import silence
 from models.quantised import GROUP
 
 USUAL_HEADS = (8, 4, 128)  # KV heads, queries of each, components: what a model's own are is asked at its start
@@ -67,7 +70,7 @@ def probe() -> Probe:
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         int8_cpu=_has("_weight_int8pack_mm"),
         int4_cpu=_has("_weight_int4pack_mm_for_cpu"),
-        bf16_cpu=packs_bf16(),
+        bf16_cpu=packs_bf16() and multiplies_bf16(),
         native_missing=missing(),
         native_matrix=has_matrix_unit(),
         onnx_providers=_onnx_providers(),
@@ -107,4 +110,5 @@ def _has(operator: str) -> bool:
 
 
 if __name__ == "__main__":
+    silence(os.environ)
     sys.stdout.write(msgspec.json.encode(probe()).decode() + "\n")

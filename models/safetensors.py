@@ -1,40 +1,64 @@
 """Safetensors checkpoints, whole or sharded: tensors by name, read when asked for."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from models.description import read_json
 from models.errors import ModelLoadError
+from models.fields import Fields
+from models.safetensors_header import read_header
+
+_INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 
 
 class SafetensorsFiles:
     def __init__(self, folder: Path) -> None:
         """Raises ModelLoadError where `folder` holds no complete safetensors checkpoint."""
+        self.where = str(folder)
         self._folder = folder
-        index = folder / "model.safetensors.index.json"
-        if index.is_file():
-            shards: dict[str, str] = json.loads(index.read_text())["weight_map"]
-        elif (folder / "model.safetensors").is_file():
-            shards = dict.fromkeys(self._open("model.safetensors").keys(), "model.safetensors")
+        index = read_json(folder / _INDEX)
+        if index is not None:
+            self._shards = self._read_index(index)
+        elif (folder / _WHOLE).is_file():
+            self._shards = dict.fromkeys(read_header(folder / _WHOLE), _WHOLE)
         else:
-            raise ModelLoadError(f"{folder} has no model.safetensors nor model.safetensors.index.json")
-        self._shards = shards
-        self._files = {name: self._open(name) for name in sorted(set(shards.values()))}
+            raise ModelLoadError(f"{folder} has no {_WHOLE} nor {_INDEX}")
+        self._headers = {shard: read_header(folder / shard) for shard in sorted(set(self._shards.values()))}
+        for name, shard in self._shards.items():
+            if name not in self._headers[shard]:
+                raise ModelLoadError(f"{folder / shard} lacks the tensor {name}, which {_INDEX} says it has")
+        self._files = {shard: self._open(shard) for shard in self._headers}
+
+    def _read_index(self, index: dict[str, Any]) -> dict[str, str]:
+        shards = Fields(index, str(self._folder / _INDEX)).table("weight_map") or {}
+        for name, shard in shards.items():
+            # A file beside the index, and no other file of this machine.
+            if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
+                raise ModelLoadError(f"{self._folder / _INDEX}: weight_map has {shard!r} for {name}, not a file's name")
+        return dict(shards)
 
     def _open(self, name: str) -> Any:  # safe_open, whose methods have no types
+        path = self._folder / name
         try:
-            return safe_open(str(self._folder / name), framework="pt")
+            return safe_open(str(path), framework="pt")
         except (OSError, SafetensorError) as error:
-            raise ModelLoadError(f"{self._folder / name} can't be read: {error}") from error
+            raise ModelLoadError(f"{path} can't be read: {error}") from error
 
     def __contains__(self, name: str) -> bool:
         return name in self._shards
 
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """By the file's header; None: there is no such tensor."""
+        return self._headers[self._shards[name]][name].shape if name in self._shards else None
+
     def tensor(self, name: str) -> Tensor:
         if name not in self._shards:
             raise ModelLoadError(f"{self._folder} lacks the tensor {name}")
-        tensor: Tensor = self._files[self._shards[name]].get_tensor(name)
+        try:
+            tensor: Tensor = self._files[self._shards[name]].get_tensor(name)
+        except (SafetensorError, AttributeError, KeyError) as error:  # a type that this torch has no name for
+            raise ModelLoadError(f"{self._folder}: {name} can't be read: {error}") from error
         return tensor

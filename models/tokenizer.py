@@ -2,15 +2,23 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from math import inf
 from pathlib import Path
 
 import tokenizers
 
+from models.borders import Borders
+from models.control_tokens import Aliases, added_tokens
+from models.description import read_json
 from models.errors import ModelLoadError
+from models.fields import Fields
 from models.gguf import GGUFFile
-from models.tokenizer_gguf import build_tokenizer
+from models.tokenizer_gguf import build_tokenizer, describe_tokenizer
 
+NONE: Mapping[str, str] = {}
 _SPACE = "▁"  # sentencepiece's
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class Tokenizer:
@@ -25,23 +33,51 @@ class Tokenizer:
         chat_template: str | None,
         special_tokens: Mapping[str, str],
         token_table: Sequence[bytes] | None = None,
+        aliases: Aliases | None = None,
     ) -> None:
         self._backend = backend
         self._table = _token_table(backend) if token_table is None else token_table
         self.vocab_size = len(self._table)
         self.eos_ids = eos_ids  # the tokenizer's own; a generation config may name more
         self.bos_id = bos_id
-        self.special_ids = frozenset(id for id, token in _added_tokens(backend).items() if token.special)
+        special = {id: token for id, token in added_tokens(backend).items() if token.special}
+        self.special_ids = frozenset(special)
+        self.controls = frozenset(token.content for token in special.values())  # as they are spelled
+        self._borders = Borders(backend)
+        self._aliases = aliases or Aliases.add(backend, special)
         self.chat_template = chat_template
         self.special_tokens = dict(special_tokens)  # bos_token, eos_token, … as chat templates name them
 
-    def encode(self, text: str, *, add_special: bool) -> list[int]:
+    def encode(self, text: str, *, add_special: bool, literals: Mapping[str, str] = NONE) -> list[int]:
         """Token ids. Special tokens spelled out in `text` become themselves.
 
-        `add_special`: with what the model's own post-processor puts around a text (a BOS, mostly).
+        `add_special`: with what the model's own post-processor puts around a text (a BOS, mostly). `literals`:
+        characters in `text` that stand for another text, which is ordinary whatever it spells.
         """
+        if literals:
+            return self._aliases.encode(self._backend, text, literals, add_special=add_special)
         # In a batch of one: `encode` keeps the interpreter lock to its end, tens of milliseconds for a long text.
         return self._backend.encode_batch_fast([text], add_special_tokens=add_special)[0].ids
+
+    def exceeds(self, text: str, limit: int, *, literals: Mapping[str, str] = NONE) -> bool:
+        """Whether `text` has more than `limit` tokens, as far as that can be told without reading all of it. It takes
+        about as long as to encode `limit` tokens."""
+        if len(text) > limit * self._longest:
+            return True
+        for part in self._borders.parts(text, limit, "start"):
+            if len(part) == len(text):
+                break
+            if len(self.encode(part, add_special=False, literals=literals)) > limit:
+                return True
+        return False
+
+    @cached_property
+    def _longest(self) -> float:
+        """Bytes that a token stands for at most, where none gets lost on the way to tokens; else no number is."""
+        if self._backend.normalizer is not None or not _is_byte_level(self._backend):
+            return inf
+        added = (len(token.content.encode()) for token in added_tokens(self._backend).values())
+        return max(*map(len, self._table), *added)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special tokens left out."""
@@ -49,7 +85,8 @@ class Tokenizer:
 
     def token_ids(self) -> dict[str, int]:
         """Each token as the tokenizer spells it, special ones included -> its id."""
-        return self._backend.get_vocab(with_added_tokens=True)
+        vocab: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
+        return {token: id for token, id in vocab.items() if token not in self._aliases}
 
     def token_bytes(self, id: int) -> bytes:
         """The raw bytes that a token stands for, maybe a part of a character; b"" for special tokens.
@@ -67,6 +104,7 @@ class Tokenizer:
             chat_template=self.chat_template,
             special_tokens=self.special_tokens,
             token_table=self._table,
+            aliases=self._aliases,
         )
 
 
@@ -81,7 +119,7 @@ def byte_alphabet() -> dict[str, int]:
 def _token_table(backend: tokenizers.Tokenizer) -> list[bytes]:
     """Of each id its bytes; ids that no token has stay empty."""
     vocab = backend.get_vocab(with_added_tokens=False)
-    added = _added_tokens(backend)
+    added = added_tokens(backend)
     table = [b""] * (max([*vocab.values(), *added]) + 1)
     to_bytes = _byte_level() if _is_byte_level(backend) else _sentencepiece
     for token, id in vocab.items():
@@ -89,11 +127,6 @@ def _token_table(backend: tokenizers.Tokenizer) -> list[bytes]:
     for id, whole in added.items():
         table[id] = b"" if whole.special else whole.content.encode()
     return table
-
-
-def _added_tokens(backend: tokenizers.Tokenizer) -> dict[int, tokenizers.AddedToken]:
-    added: dict[int, tokenizers.AddedToken] = backend.get_added_tokens_decoder()
-    return added
 
 
 def _is_byte_level(backend: tokenizers.Tokenizer) -> bool:
@@ -136,49 +169,46 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise ModelLoadError(f"{file} can't be read: {error}") from error
     backend.no_padding()
     backend.no_truncation()
-    config_file = path / "tokenizer_config.json"
-    config = json.loads(config_file.read_text()) if config_file.is_file() else {}
-    special = {
-        name: token if isinstance(token, str) else token["content"]
-        for name, token in config.items()
-        if name in ("bos_token", "eos_token", "unk_token", "pad_token") and token
-    }
+    fields = Fields(read_json(path / "tokenizer_config.json") or {}, "tokenizer_config.json")
+    special = {name: token for name in _SPECIAL if (token := _special_token(fields, name))}
     eos = backend.token_to_id(special.get("eos_token", ""))
     return Tokenizer(
         backend,
         eos_ids=frozenset() if eos is None else frozenset((eos,)),
         bos_id=backend.token_to_id(special.get("bos_token", "")),
-        chat_template=_chat_template(path, config.get("chat_template")),
+        chat_template=_chat_template(path, fields),
         special_tokens=special,
     )
 
 
-def _chat_template(path: Path, configured: str | list[dict[str, str]] | None) -> str | None:
+def _special_token(fields: Fields, name: str) -> str | None:
+    """A text, or a table that has it as its content."""
+    if isinstance(fields.get(name), Mapping):
+        return fields.within(fields.table(name) or {}).text("content", "") or None
+    return fields.text(name, "") or None
+
+
+def _chat_template(path: Path, fields: Fields) -> str | None:
     """transformers writes it to its own file; before, into the config, where it may be a list of named ones."""
     file = path / "chat_template.jinja"
     if file.is_file():
         return file.read_text()
-    if isinstance(configured, list):
-        return next((each["template"] for each in configured if each["name"] == "default"), None)
-    return configured
+    if isinstance(fields.get("chat_template"), list):
+        named = [fields.within(each) for each in fields.items("chat_template", Mapping, "named templates") or ()]
+        return next((each.text("template") for each in named if each.text("name") == "default"), None)
+    return fields.text("chat_template", "") or None
 
 
 def from_gguf(file: GGUFFile) -> Tokenizer:
     """The tokenizer described by a GGUF file's metadata. Raises ModelLoadError."""
-    metadata = file.metadata
-    backend = build_tokenizer(metadata)
-    tokens: Sequence[str] = metadata["tokenizer.ggml.tokens"]
-
-    def id_of(name: str) -> int | None:
-        found = metadata.get(f"tokenizer.ggml.{name}_token_id")
-        return found if isinstance(found, int) and found < len(tokens) else None
-
+    described = describe_tokenizer(file.metadata)
+    backend = build_tokenizer(described)
     names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
-    ends = (id_of(name) for name in ("eos", "eot", "eom"))
+    ids = described.ids
     return Tokenizer(
         backend,
-        eos_ids=frozenset(id for id in ends if id is not None),
-        bos_id=id_of("bos"),
-        chat_template=metadata.get("tokenizer.chat_template"),
-        special_tokens={names[name]: tokens[id] for name in names if (id := id_of(name)) is not None},
+        eos_ids=frozenset(ids[name] for name in ("eos", "eot", "eom") if name in ids),
+        bos_id=ids.get("bos"),
+        chat_template=described.chat_template,
+        special_tokens={names[name]: described.tokens[ids[name]] for name in names if name in ids},
     )

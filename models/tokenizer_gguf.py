@@ -1,13 +1,19 @@
 """A `tokenizers.Tokenizer` from GGUF metadata."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from models.errors import UPSTREAM, ModelLoadError
+from models.fields import Fields
 
-_CONTROL, _USER_DEFINED = 3, 4  # token types
+_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # token types
+_NAMED = ("bos", "eos", "eot", "eom", "unknown", "padding")
+
+MOST_PIECE = 1024  # characters of a sentencepiece token, whose merges take the square of that
 
 _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -27,25 +33,80 @@ _DIGIT_BY_DIGIT = frozenset(("smollm",))
 _GPT2_SPLIT = frozenset(("default", "gpt-2", "smollm"))
 
 
-def build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
-    """Raises ModelLoadError naming a tokenizer that is not supported."""
-    kind = metadata.get("tokenizer.ggml.model")
-    if kind == "gpt2":
-        tokenizer = _byte_level(metadata)
-    elif kind == "llama":
-        tokenizer = _sentencepiece(metadata)
-    else:
-        raise ModelLoadError(f"GGUF tokenizer {kind} is not supported (supported: gpt2, llama); {UPSTREAM}")
-    _add_tokens(tokenizer, metadata)
-    _add_post_processor(tokenizer, metadata, bos_by_default=kind == "llama")
+@dataclass(frozen=True, slots=True)
+class TokenizerDescription:
+    """A tokenizer by its metadata, each value of the type and in the range that it has to be."""
+
+    kind: str
+    pre: str
+    tokens: Sequence[str]  # by id
+    types: Sequence[int]  # by id; empty: all are ordinary
+    merges: Sequence[str]
+    scores: Sequence[float]  # by id; empty: there are none
+    ids: Mapping[str, int]  # of those among bos, eos, eot, eom, unknown and padding that there are
+    added: Mapping[str, bool]  # whether bos and eos are put around a text, where it is said
+    space_prefix: bool
+    chat_template: str | None
+
+
+def describe_tokenizer(metadata: Mapping[str, Any]) -> TokenizerDescription:
+    """Raises ModelLoadError naming a key whose value can't be a tokenizer's."""
+    fields = Fields(metadata, "the GGUF file", "tokenizer.ggml.")
+    tokens = fields.items("tokens", str, "texts")
+    if not tokens:
+        raise ModelLoadError(f"the GGUF file has no tokens in {fields.name('tokens')}")
+    types = fields.items("token_type", int, "integers") or ()
+    scores = fields.items("scores", int | float, "numbers") or ()
+    for key, values in ("token_type", types), ("scores", scores):
+        if values and len(values) != len(tokens):
+            raise ModelLoadError(f"{fields.name(key)} has {len(values)} values for {len(tokens)} tokens")
+    if any(map(math.isnan, scores)):
+        raise ModelLoadError(f"{fields.name('scores')} has values that are no numbers")
+    named = {name: fields.tokens(f"{name}_token_id", len(tokens)) for name in _NAMED}
+    return TokenizerDescription(
+        kind=fields.text("model", ""),
+        pre=fields.text("pre", "default"),
+        tokens=tokens,
+        types=types,
+        merges=fields.items("merges", str, "texts") or (),
+        scores=scores,
+        ids={name: ids[0] for name, ids in named.items() if ids},
+        added={
+            name: fields.boolean(f"add_{name}_token")
+            for name in ("bos", "eos")
+            if fields.get(f"add_{name}_token") is not None
+        },
+        space_prefix=fields.boolean("add_space_prefix", True),
+        chat_template=Fields(metadata, "the GGUF file").text("tokenizer.chat_template", "") or None,
+    )
+
+
+def build_tokenizer(described: TokenizerDescription) -> Tokenizer:
+    """Raises ModelLoadError naming a tokenizer that is not supported, or whose parts don't go together."""
+    kind = described.kind
+    if kind not in ("gpt2", "llama"):
+        raise ModelLoadError(f"GGUF tokenizer {kind or 'none'} is not supported (supported: gpt2, llama); {UPSTREAM}")
+    try:
+        tokenizer = _byte_level(described) if kind == "gpt2" else _sentencepiece(described)
+        _add_tokens(tokenizer, described)
+        _add_post_processor(tokenizer, described, bos_by_default=kind == "llama")
+    except ModelLoadError:
+        raise
+    except Exception as error:  # the library's own have no type of their own
+        raise ModelLoadError(f"the GGUF file's tokenizer.ggml.* make no tokenizer: {error}") from error
     return tokenizer
 
 
-def _byte_level(metadata: Mapping[str, Any]) -> Tokenizer:
+def _byte_level(described: TokenizerDescription) -> Tokenizer:
     """Byte-level BPE, as GPT-2, Llama 3, Qwen and SmolLM have it."""
-    pre = metadata.get("tokenizer.ggml.pre", "default")
-    vocab = {token: id for id, token in enumerate(metadata["tokenizer.ggml.tokens"])}
-    merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
+    pre = described.pre
+    if pre not in _SPLITS and pre not in _GPT2_SPLIT:
+        known = ", ".join(sorted({*_SPLITS, *_GPT2_SPLIT}))
+        raise ModelLoadError(f"GGUF pre-tokenizer {pre} is not supported (supported: {known}); {UPSTREAM}")
+    vocab = {token: id for id, token in enumerate(described.tokens)}
+    merges = [_pair(merge) for merge in described.merges]
+    if not merges:
+        raise ModelLoadError("the GGUF file lacks tokenizer.ggml.merges")
     # Llama 3 takes a word that is a token whole, whatever the merges say.
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=_SPLITS.get(pre) == _LLAMA3_SPLIT))
     if pre in _SPLITS:
@@ -55,34 +116,46 @@ def _byte_level(metadata: Mapping[str, Any]) -> Tokenizer:
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
             ]
         )
-    elif pre in _GPT2_SPLIT:
+    else:
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         digits = [pre_tokenizers.Digits(individual_digits=True)] if pre in _DIGIT_BY_DIGIT else []
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits, byte_level])
-    else:
-        known = ", ".join(sorted({*_SPLITS, *_GPT2_SPLIT}))
-        raise ModelLoadError(f"GGUF pre-tokenizer {pre} is not supported (supported: {known}); {UPSTREAM}")
     if pre.startswith("qwen2") or pre == "deepseek-r1-qwen":
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
-def _sentencepiece(metadata: Mapping[str, Any]) -> Tokenizer:
+def _pair(merge: str) -> tuple[str, str]:
+    left, space, right = merge.partition(" ")
+    if not (left and space and right):
+        raise ModelLoadError(f"tokenizer.ggml.merges has {merge[:40]!r}, which is no pair of tokens")
+    return left, right
+
+
+def _sentencepiece(described: TokenizerDescription) -> Tokenizer:
     """BPE over characters with bytes for what the vocabulary lacks, as Llama 2 has it."""
-    tokens: Sequence[str] = metadata["tokenizer.ggml.tokens"]
+    tokens = described.tokens
     vocab = {token: id for id, token in enumerate(tokens)}
-    unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
+    types = described.types
+    # What a text is made of: nobody types a control token, or a byte's, by its name.
+    pieces = {token: id for token, id in vocab.items() if not types or types[id] in (_NORMAL, _USER_DEFINED)}
+    if not described.scores:
+        raise ModelLoadError("the GGUF file lacks tokenizer.ggml.scores")
+    longest = max(map(len, vocab))
+    if longest > MOST_PIECE:
+        raise ModelLoadError(f"tokenizer.ggml.tokens has a token of {longest} characters")
+    unknown = described.ids.get("unknown", 0)
     tokenizer = Tokenizer(
         models.BPE(
             vocab=vocab,
-            merges=_merges_from_scores(vocab, metadata["tokenizer.ggml.scores"]),
+            merges=_merges_from_scores(pieces, described.scores),
             unk_token=tokens[unknown],
             fuse_unk=True,
             byte_fallback=True,
         )
     )
-    prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)
+    prefix = described.space_prefix
     scheme = "first" if prefix else "never"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=False)
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -102,28 +175,25 @@ def _merges_from_scores(vocab: Mapping[str, int], scores: Sequence[float]) -> li
     return [(left, right) for *_, left, right in merges]
 
 
-def _add_tokens(tokenizer: Tokenizer, metadata: Mapping[str, Any]) -> None:
+def _add_tokens(tokenizer: Tokenizer, described: TokenizerDescription) -> None:
     """Control tokens are special; user-defined ones are matched whole, but are text."""
-    tokens = metadata["tokenizer.ggml.tokens"]
-    types = metadata.get("tokenizer.ggml.token_type", ())
 
     def of_type(wanted: int, *, special: bool) -> list[AddedToken]:
-        found = (tokens[id] for id, kind in enumerate(types) if kind == wanted)
+        found = (described.tokens[id] for id, kind in enumerate(described.types) if kind == wanted)
         return [AddedToken(token, special=special, normalized=False) for token in found]
 
     tokenizer.add_special_tokens(of_type(_CONTROL, special=True))
     tokenizer.add_tokens(of_type(_USER_DEFINED, special=False))
 
 
-def _add_post_processor(tokenizer: Tokenizer, metadata: Mapping[str, Any], *, bos_by_default: bool) -> None:
+def _add_post_processor(tokenizer: Tokenizer, described: TokenizerDescription, *, bos_by_default: bool) -> None:
     """A BOS before and an EOS after a text, where the file says so."""
-    tokens: Sequence[str] = metadata["tokenizer.ggml.tokens"]
 
     def added(name: str, default: bool) -> list[tuple[str, int]]:
-        id = metadata.get(f"tokenizer.ggml.{name}_token_id")
-        if id is None or not metadata.get(f"tokenizer.ggml.add_{name}_token", default):
+        id = described.ids.get(name)
+        if id is None or not described.added.get(name, default):
             return []
-        return [(tokens[id], id)]
+        return [(described.tokens[id], id)]
 
     before, after = added("bos", bos_by_default), added("eos", False)
     if before or after:

@@ -10,10 +10,12 @@ from models.checkpoint import Checkpoint
 from models.config import DecoderConfig
 from models.errors import ModelLoadError
 from models.frequencies import Rope
-from models.linear import DenseLinear, Int4Linear, Int8Linear, Linear, ReorderedLinear, has_int4_kernel, packs_bf16
+from models.linear import DenseLinear, Int4Linear, Int8Linear, Linear, ReorderedLinear, copy_dtype, has_int4_kernel
 from models.native.library import Engine
 from models.native.linear import NativeLinear, fits
 from models.quantised import GROUP, Int4Weight, Int8Weight, Weight, concatenated, dense
+from models.tensors import EMBEDDING, HEAD, NORM, tensor_shapes
+from models.weight_checks import require_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,12 @@ class LinearFactory:
         device: torch.device,
         *,
         quantization: str | None,
-        dense_prefill: bool,
+        dense_prefill: bool | None,
         engine: Engine | None = None,
     ) -> None:
-        """`dense_prefill`: keep a dense copy of quantised weights where the processor multiplies in bfloat16.
-        `engine`: of the native library, for quantised weights on a CPU; None: torch's kernels.
+        """`dense_prefill`: keep a dense copy of quantised weights, in bfloat16 where the processor multiplies in it and
+        in float32 where it doesn't; None: on a CPU. `engine`: of the native library, for quantised weights on a CPU;
+        None: torch's kernels.
 
         Raises ModelLoadError for combinations that have no kernel at all.
         """
@@ -63,11 +66,13 @@ class LinearFactory:
             raise ModelLoadError(f"quantization {quantization} needs dtype bfloat16")
         if quantization == "int8" and device.type != "cpu":
             raise ModelLoadError("quantization int8 runs on a CPU only; use int4, or none, on CUDA")
+        if dense_prefill and device.type != "cpu":
+            raise ModelLoadError("dense_prefill is for models on a CPU: on CUDA prompts run on the weights as they are")
         self.dtype = dtype
         self.device = device
         self.engine = engine if device.type == "cpu" and dtype == torch.bfloat16 else None
         self._quantization = quantization
-        self._dense_prefill = dense_prefill and device.type == "cpu" and packs_bf16()
+        self._copies = copy_dtype() if dense_prefill is not False and device.type == "cpu" else None
         # Quantised forms that have kernels for the device and type.
         self.forms: tuple[type[Int8Weight] | type[Int4Weight], ...] = ()
         if dtype == torch.bfloat16:
@@ -78,7 +83,7 @@ class LinearFactory:
         """Weights that share their input become one linear, outputs side by side."""
         bias = torch.cat([dense(each) for each in biases]).to(self.device, self.dtype) if biases else None
         formed = self._alike([self._form(weight, self._quantization) for weight in weights])
-        return self._made(concatenated(formed), bias, dense_copy=self._dense_prefill)
+        return self._made(concatenated(formed), bias, copies=self._copies)
 
     def head(self, weight: Weight) -> Linear:
         """The output head: int8 where the rest becomes int4. No copy for prefill, which wants one row of it."""
@@ -114,18 +119,21 @@ class LinearFactory:
             return weights
         return [self._form(weight, "int8") for weight in weights]
 
-    def _made(self, weight: Weight, bias: Tensor | None = None, *, dense_copy: bool = False) -> Linear:
-        made = None if isinstance(weight, Tensor) else self._quantised(weight, bias, dense_copy)
+    def _made(self, weight: Weight, bias: Tensor | None = None, *, copies: torch.dtype | None = None) -> Linear:
+        """`copies`: what a dense copy is of; None: there is none."""
+        made = None if isinstance(weight, Tensor) else self._quantised(weight, bias, copies)
         return made or DenseLinear(dense(weight).to(self.device, self.dtype), bias)
 
-    def _quantised(self, weight: Int8Weight | Int4Weight, bias: Tensor | None, dense_copy: bool) -> Linear | None:
+    def _quantised(
+        self, weight: Int8Weight | Int4Weight, bias: Tensor | None, copies: torch.dtype | None
+    ) -> Linear | None:
         """None: no kernel takes such a weight here."""
 
         def copy() -> DenseLinear | None:
-            return DenseLinear(weight.dense().to(self.dtype), bias) if dense_copy else None
+            return None if copies is None else DenseLinear(weight.dense().to(copies), bias)
 
         if isinstance(weight, Int4Weight) and weight.order is not None:
-            inner = self._quantised(weight.columns_as_stored(), bias, dense_copy)
+            inner = self._quantised(weight.columns_as_stored(), bias, copies)
             return inner and ReorderedLinear(inner, weight.order.to(self.device))
         if type(weight) not in self.forms:
             return None
@@ -148,39 +156,38 @@ _AS_STORED: Mapping[str, Tensor] = {}
 
 
 def build_weights(config: DecoderConfig, checkpoint: Checkpoint, factory: LinearFactory) -> DecoderWeights:
-    """Raises ModelLoadError where a tensor is missing, or of another shape than the config says."""
-    hidden, intermediate = config.hidden_size, config.intermediate_size
-    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    """Raises ModelLoadError where a tensor is missing, of another shape than the config says, or no weights at all."""
+    checkpoint.require(config)
+    shapes = dict(tensor_shapes(config))
 
-    def checked(name: str, *expected: int) -> Weight:
+    def checked(name: str) -> Weight:
         weight = checkpoint.weight(f"{config.weights_prefix}{name}")
         shape = tuple(weight.shape if isinstance(weight, Tensor) else weight.codes.shape)
-        if shape != expected:
-            raise ModelLoadError(f"{name} is {shape}, where the model's config says {expected}")
+        if shape != shapes[name]:
+            raise ModelLoadError(f"{name} is {shape}, where the model's config says {shapes[name]}")
+        require_weights(name, weight)
         return weight
 
-    def norm(name: str, size: int = hidden) -> Tensor:
-        stored = checked(f"{name}.weight", size)
+    def norm(name: str) -> Tensor:
+        stored = checked(f"{name}.weight")
         return factory.vector(dense(stored).float() + config.norm_offset if config.norm_offset else stored)
 
-    def linear(
-        prefix: str, rows: Mapping[str, int], columns: int, bias: bool, orders: Mapping[str, Tensor] = _AS_STORED
-    ) -> Linear:
-        """Those of `rows` (name -> outputs) share the input of `columns`. `orders`: of the outputs, by name."""
-        weights = [checked(f"{prefix}.{name}.weight", count, columns) for name, count in rows.items()]
-        biases = [checked(f"{prefix}.{name}.bias", count) for name, count in rows.items()] if bias else []
-        weights, biases = (list(map(_ordered, each, map(orders.get, rows))) for each in (weights, biases))
+    def linear(prefix: str, names: Sequence[str], bias: bool, orders: Mapping[str, Tensor] = _AS_STORED) -> Linear:
+        """Those of `names` share their input. `orders`: of the outputs, by name."""
+        weights = [checked(f"{prefix}.{name}.weight") for name in names]
+        biases = [checked(f"{prefix}.{name}.bias") for name in names] if bias else []
+        weights, biases = (list(map(_ordered, each, map(orders.get, names))) for each in (weights, biases))
         return factory.linear(weights, biases)
 
     def qk_norm(attention: str, rope: Rope) -> Tensor:
         """[heads + kv_heads, head_dim]"""
         order = _half_against_half(rope, config.head_dim).to(factory.device)
-        of_query, of_key = (norm(f"{attention}.{name}", config.head_dim)[order] for name in ("q_norm", "k_norm"))
+        of_query, of_key = (norm(f"{attention}.{name}")[order] for name in ("q_norm", "k_norm"))
         return torch.cat((of_query.expand(config.num_heads, -1), of_key.expand(config.num_kv_heads, -1)))
 
     fused = config.fused_weights
-    of_qkv = {"qkv_proj": query + 2 * key} if fused else {"q_proj": query, "k_proj": key, "v_proj": key}
-    of_gate_up = {"gate_up_proj": 2 * intermediate} if fused else {"gate_proj": intermediate, "up_proj": intermediate}
+    of_qkv = ("qkv_proj",) if fused else ("q_proj", "k_proj", "v_proj")
+    of_gate_up = ("gate_up_proj",) if fused else ("gate_proj", "up_proj")
 
     def layer(index: int) -> LayerWeights:
         prefix, rope = f"model.layers.{index}", config.layers[index].rope
@@ -188,23 +195,23 @@ def build_weights(config: DecoderConfig, checkpoint: Checkpoint, factory: Linear
         around = config.branch_norms
         return LayerWeights(
             attention_norm=norm(f"{prefix}.input_layernorm"),
-            qkv=linear(attention, of_qkv, hidden, config.qkv_bias, _orders(config, rope)),
+            qkv=linear(attention, of_qkv, config.qkv_bias, _orders(config, rope)),
             qk_norm=qk_norm(attention, rope) if config.qk_norm else None,
-            output=linear(attention, {"o_proj": hidden}, query, config.output_bias),
+            output=linear(attention, ("o_proj",), config.output_bias),
             output_norm=norm(f"{prefix}.post_attention_layernorm") if around else None,
             mlp_norm=norm(f"{prefix}.{'pre_feedforward' if around else 'post_attention'}_layernorm"),
-            gate_up=linear(mlp, of_gate_up, hidden, config.mlp_bias),
-            down=linear(mlp, {"down_proj": hidden}, intermediate, config.mlp_bias),
+            gate_up=linear(mlp, of_gate_up, config.mlp_bias),
+            down=linear(mlp, ("down_proj",), config.mlp_bias),
             down_norm=norm(f"{prefix}.post_feedforward_layernorm") if around else None,
         )
 
-    embedding = checked("model.embed_tokens.weight", config.vocab_size, hidden)
+    embedding = checked(f"{EMBEDDING}.weight")
     tied = config.tie_word_embeddings
     return DecoderWeights(
         embedding=factory.embedding(embedding),
         layers=[layer(index) for index in range(config.num_layers)],
-        norm=norm("model.norm"),
-        head=factory.head(embedding if tied else checked("lm_head.weight", config.vocab_size, hidden)),
+        norm=norm(NORM),
+        head=factory.head(embedding if tied else checked(f"{HEAD}.weight")),
     )
 
 

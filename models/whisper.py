@@ -2,6 +2,9 @@
 
 Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision", https://arxiv.org/abs/2212.04356.
 The tokenizer's rules (special tokens, suppressed symbols, words) are faster-whisper's.
+
+Transcripts are decoded with time tokens: the model learned to go on after a pause by them, and without them ends there.
+They come in pairs where a segment ends and the next begins, and never go back; the library sees to it.
 """
 
 import json
@@ -26,10 +29,11 @@ Task = Literal["transcribe", "translate"]
 Floats = npt.NDArray[np.float32]
 
 MAX_TOKENS = 448  # positions of the text decoder (n_text_ctx)
-MAX_NEW_TOKENS = MAX_TOKENS // 2
+MAX_NEW_TOKENS = MAX_TOKENS // 2  # time tokens and a forced prefix included
 MAX_CONTEXT_TOKENS = MAX_TOKENS // 2 - 1  # of previous text
 ENCODER_STRIDE = 2  # mel frames in one position of the encoder's output
-SECONDS_PER_POSITION = 0.02
+SECONDS_PER_POSITION = 0.02  # and between two time tokens
+MAX_INITIAL_TIME = 50  # positions: a window's first segment begins in its first second
 SMALL_BYTES = 256 * 2**20  # of weights: tiny and base, for which a second thread on a window brings nothing
 MEDIAN_FILTER = 7  # positions, over the cross-attention weights that words are aligned by
 
@@ -38,17 +42,27 @@ MEDIAN_FILTER = 7  # positions, over the cross-attention weights that words are 
 class Hypothesis:
     """What the decoder says of one window."""
 
-    tokens: tuple[int, ...]  # text tokens, those of a forced prefix included
+    tokens: tuple[int, ...]  # of text alone, those of a forced prefix included
     text: str
     avg_logprob: float
     no_speech_prob: float
     temperature: float
+    timed: tuple[int, ...] = ()  # all tokens, those of time too
+    seek: "Seek | None" = None  # where to go on; None: it ends with the end of a segment, or has but one
 
     @property
     def compression_ratio(self) -> float:
         """UTF-8 bytes over zlib's: text that repeats itself compresses well."""
         data = self.text.encode()
         return len(data) / len(zlib.compress(data)) if data else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """The end of the last segment that another follows. What comes behind it was not said, or not to its end."""
+
+    tokens: int  # of text before it
+    seconds: float  # of the window
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,17 @@ class AlignedWord:
     start: float
     end: float
     probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A window and its transcript. `seconds`: how much of the window is audio."""
+
+    encoded: Floats  # [frames / 2, d_model]
+    tokens: tuple[int, ...]
+    language: str
+    task: Task
+    seconds: float
 
 
 class Whisper:
@@ -75,13 +100,15 @@ class Whisper:
         self._workers = workers
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="whisper")
         self._tokenizer = tokenizer
+        self._plain = _without_control_tokens(tokenizer)
         self.n_mels = n_mels
         self.multilingual: bool = model.is_multilingual
         self.languages: tuple[str, ...] = _languages(tokenizer) if self.multilingual else ("en",)
         self._on_cpu = model.device == "cpu"
         base = self.vocabulary("en", "transcribe")
-        self.no_timestamps: int = base.no_timestamps
         self.start_of_previous: int = base.sot_prev
+        self._end_of_text: int = base.eot  # text has lower ids, all control tokens higher ones
+        self._time_zero: int = base.timestamp_begin
         self._suppressed = sorted(
             {
                 *base.non_speech_tokens,
@@ -111,16 +138,27 @@ class Whisper:
         return Tokenizer(self._tokenizer, self.multilingual, task=task, language=language)
 
     def start(self, language: str, task: Task) -> list[int]:
-        """The tokens that a transcript without timestamps starts after."""
-        return [*self.vocabulary(language, task).sot_sequence, self.no_timestamps]
+        """The tokens that a transcript starts after."""
+        return list(self.vocabulary(language, task).sot_sequence)
 
     def encode_text(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        """Tokens of text alone: what is written like a control token is text, too."""
+        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode_text(self, tokens: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(list(tokens))
+        """Control tokens say nothing."""
+        text: str = self._tokenizer.decode([token for token in tokens if token < self._end_of_text])
         return text
+
+    def beginning(self, hypothesis: Hypothesis, count: int) -> tuple[int, ...]:
+        """Its first `count` tokens of text, with the time tokens before and between them."""
+        seen = 0
+        for index, token in enumerate(hypothesis.timed):
+            if seen == count:
+                return hypothesis.timed[:index] if count else ()
+            seen += token < self._end_of_text
+        return hypothesis.timed
 
     def words(self, tokens: Sequence[int], language: str) -> list[tuple[str, tuple[int, ...]]]:
         """(word, its tokens), words as written with their leading space; punctuation stands alone."""
@@ -161,10 +199,9 @@ class Whisper:
         """The best transcript of each window.
 
         `encoded` are of one shape. `prompts` end with the start of the transcript and are all of one length (the
-        library asks for it); `prefixes` are text tokens that each transcript is made to begin with. At a temperature
-        above 0 the best of `best_of` samples is taken, else a beam search's.
+        library asks for it); `prefixes` are tokens that each transcript is made to begin with, of `beginning`. At a
+        temperature above 0 the best of `best_of` samples is taken, else a beam search's.
         """
-        longest = max(len(prompt) + len(prefix) for prompt, prefix in zip(prompts, prefixes, strict=True))
         sampling = (
             {"beam_size": 1, "num_hypotheses": best_of, "sampling_topk": 0, "sampling_temperature": temperature}
             if temperature > 0
@@ -176,7 +213,8 @@ class Whisper:
             results = self._model.generate(
                 _storage(np.stack(encoded[rows])),
                 starts[rows],
-                max_length=min(MAX_TOKENS, longest + MAX_NEW_TOKENS),
+                max_length=MAX_TOKENS,  # of which the library takes half for what is new
+                max_initial_timestamp_index=MAX_INITIAL_TIME,
                 suppress_tokens=self._suppressed,
                 return_scores=True,
                 return_no_speech_prob=True,
@@ -188,26 +226,31 @@ class Whisper:
         parts = [slice(first, first + size) for first in range(0, len(starts), size)]
         return list(chain.from_iterable(self._pool.map(part, parts)))
 
-    def align(
-        self, encoded: Floats, tokens: Sequence[int], language: str, task: Task, seconds: float
-    ) -> list[AlignedWord]:
-        """When each word of a transcript was said, by the decoder's attention to the audio.
+    def align(self, spoken: Sequence[Spoken]) -> list[list[AlignedWord]]:
+        """When each word of each transcript was said, by the decoder's attention to the audio.
 
-        `seconds`: how much of the window is audio; no word ends later. Words come in order and do not overlap.
+        Words come in order and do not overlap; none ends after its audio.
         """
-        if not tokens:
+        return list(self._pool.map(self._align, spoken))
+
+    def _align(self, spoken: Spoken) -> list[AlignedWord]:
+        if not spoken.tokens:
             return []
-        vocabulary = self.vocabulary(language, task)
+        encoded, seconds = spoken.encoded, spoken.seconds
         frames = max(2, min(round(seconds * 100), encoded.shape[0] * ENCODER_STRIDE))  # the library fails below two
         result = self._model.align(
-            _storage(encoded[None]), vocabulary.sot_sequence, [list(tokens)], frames, median_filter_width=MEDIAN_FILTER
+            _storage(encoded[None]),
+            self.start(spoken.language, spoken.task),
+            [list(spoken.tokens)],
+            frames,
+            median_filter_width=MEDIAN_FILTER,
         )[0]
         text_steps, positions = np.array(result.alignments, dtype=np.int64).reshape(-1, 2).T
         first = np.concatenate(([True], np.diff(text_steps) > 0))
         times = positions[first] * SECONDS_PER_POSITION  # of each token, and of the end of text after them
         words: list[AlignedWord] = []
         begin, earliest = 0, 0.0
-        for text, group in self.words(tokens, language):
+        for text, group in self.words(spoken.tokens, spoken.language):
             end = begin + len(group)
             start_time = min(max(float(times[min(begin, len(times) - 1)]), earliest), seconds)
             end_time = min(max(float(times[min(end, len(times) - 1)]), start_time), seconds)
@@ -217,10 +260,14 @@ class Whisper:
         return words
 
     def _hypothesis(self, result: "ctranslate2.models.WhisperGenerationResult", temperature: float) -> Hypothesis:
-        tokens = tuple(result.sequences_ids[0])
+        tokens, end = result.sequences_ids[0], self._end_of_text
         # The score is the mean over the tokens; the end of the text counts too (as in the paper's own code).
         average = result.scores[0] * len(tokens) / (len(tokens) + 1)
-        return Hypothesis(tokens, self.decode_text(tokens), average, result.no_speech_prob, temperature)
+        text = tuple(token for token in tokens if token < end)
+        seek = seek_of(tokens, end, self._time_zero)
+        return Hypothesis(
+            text, self.decode_text(text), average, result.no_speech_prob, temperature, tuple(tokens), seek
+        )
 
 
 def load_whisper(path: Path, *, device: str = "cpu", compute_type: str | None = None, threads: int = 1) -> Whisper:
@@ -264,6 +311,24 @@ def _mel_bands(path: Path) -> int:
 
 def _languages(tokenizer: tokenizers.Tokenizer) -> tuple[str, ...]:
     return tuple(code for code in LANGUAGES if tokenizer.token_to_id(f"<|{code}|>") is not None)
+
+
+def seek_of(tokens: Sequence[int], end_of_text: int, time_zero: int) -> Seek | None:
+    """From text and time tokens. A segment ends with a time, and where the next begins there are two in a row."""
+    timed = [token >= time_zero for token in tokens]
+    if timed[-2:] == [False, True]:
+        return None
+    borders = [index for index in range(1, len(tokens)) if timed[index - 1] and timed[index]]
+    if not borders:
+        return None
+    text = sum(token < end_of_text for token in tokens[: borders[-1]])
+    return Seek(text, (tokens[borders[-1]] - time_zero) * SECONDS_PER_POSITION)
+
+
+def _without_control_tokens(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Byte pairs alone: a text that spells a control token is no control token."""
+    description = json.loads(tokenizer.to_str())
+    return tokenizers.Tokenizer.from_str(json.dumps({**description, "added_tokens": []}))
 
 
 def _storage(array: Floats) -> "ctranslate2.StorageView":

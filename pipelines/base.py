@@ -38,6 +38,7 @@ class Ticket(Struct, frozen=True):
     priority: Priority
     received: float
     deadline: float | None = None  # on the same clock
+    tenant: str = ""
 
 
 class Work(Protocol):

@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from pipelines.audio.messages import AudioEvent, AudioOptions, StreamRequest, TranscriptionRequest
 from pipelines.image.messages import ImageEvent, ImageOptions, ImageRequest
+from pipelines.logs import LogOptions
+from pipelines.text.fields import SamplingDefaults, SamplingOptions
 
 Priority = Literal["interactive", "batch"]
 FinishReason = Literal["stop", "length"]
@@ -41,8 +43,9 @@ class TextOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     speculation: ProposerKind | None = None  # drafts of requests that don't say
     draft: str | None = None  # source of a small model with the same vocabulary, whose drafts can be asked for then
     max_draft: int = 8  # tokens of one draft
-    dense_prefill: bool | None = None  # keep a bf16 copy of quantised weights (None: without AMX, when memory allows)
+    dense_prefill: bool | None = None  # keep a dense copy of quantised weights (None: without AMX, when memory allows)
     prepare_threads: int = 2
+    sampling: SamplingOptions = SamplingOptions()
 
 
 class EmbeddingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,15 +129,15 @@ Prompt = ChatPrompt | StringPrompt | TokenPrompt
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Sampling parameters; None takes the model's own default (generation_config.json), else "off"."""
+    """Sampling parameters; None takes the model's default: `Ready.sampling`."""
 
     temperature: float | None = None  # 0: greedy
     top_p: float | None = None
     top_k: int | None = None  # 0 or -1: off
     min_p: float | None = None
     repetition_penalty: float | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     logit_bias: dict[int, float] = {}
     seed: int | None = None
     max_tokens: int | None = None  # None: the rest of the context
@@ -195,9 +198,10 @@ Request = TextRequest | EmbeddingRequest | RerankRequest | TranscriptionRequest 
 
 
 class Load(Struct, frozen=True, tag="load"):
-    """The first frame: what to load."""
+    """The first frame: what to load, and how to log."""
 
     spec: ModelSpec
+    log: LogOptions = LogOptions()
 
 
 class Open(Struct, frozen=True, tag="open"):
@@ -205,6 +209,7 @@ class Open(Struct, frozen=True, tag="open"):
     request: Request
     priority: Priority = "interactive"
     deadline: float | None = None  # seconds left
+    tenant: str = ""  # whose it is: what the engine has is shared fairly between tenants
 
 
 class Feed(Struct, frozen=True, tag="feed"):
@@ -235,7 +240,7 @@ class TopLogprob(Struct, frozen=True, array_like=True):
     id: int
     text: str  # the token's text; U+FFFD where its bytes are no UTF-8 of their own
     logprob: float
-    bytes: bytes
+    raw: bytes  # the token as it is
 
 
 class TokenLogprob(Struct, frozen=True, array_like=True):
@@ -244,7 +249,7 @@ class TokenLogprob(Struct, frozen=True, array_like=True):
     id: int
     text: str
     logprob: float | None  # None for the first token of a prompt (echo)
-    bytes: bytes
+    raw: bytes  # the token as it is
     top: list[TopLogprob] = []
 
 
@@ -360,6 +365,7 @@ class Ready(Struct, frozen=True, tag="ready"):
     context_length: int | None = None
     load_seconds: float = 0.0
     details: dict[str, str] = {}  # for people: device, dtype, attention path, …
+    sampling: SamplingDefaults | None = None  # of a text model
 
 
 class LoadFailed(Struct, frozen=True, tag="load_failed"):

@@ -148,7 +148,7 @@ class Reader(Generic[W]):
     def _open(self, message: Open) -> None:
         received = monotonic()
         deadline = None if message.deadline is None else received + message.deadline
-        request = OpenRequest(Ticket(message.id, message.priority, received, deadline))
+        request = OpenRequest(Ticket(message.id, message.priority, received, deadline, message.tenant))
         if message.id in self._requests:
             raise FrameError(f"request {message.id} is open already")
         self._requests[message.id] = request

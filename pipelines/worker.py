@@ -18,6 +18,8 @@ from typing import NoReturn
 
 from msgspec.structs import replace
 
+from models.privacy import silence
+from pipelines import logs
 from pipelines.base import ModelError, Pipeline, Work
 from pipelines.engine import Engine
 from pipelines.inbox import Inbox, OpenRequests
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 # engine thread waits for it some hundred times a step; with the default of 5 ms such a step takes three times as long.
 SWITCH_INTERVAL = 0.0001
 
+MOST_SHOWN = 300  # characters of an error that is told outside of the log
+
 EXIT_DRAINED = 0
 EXIT_CRASHED = 1
 EXIT_LOAD_FAILED = 3
@@ -43,6 +47,10 @@ def import_pipeline(path: str) -> type[Pipeline[Work]]:
     module_name, _, class_name = path.partition(":")
     try:
         pipeline: type[Pipeline[Work]] = getattr(importlib.import_module(module_name), class_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or module_name.startswith(error.name.partition(".")[0]):
+            raise ModelError(f"there is no pipeline {path!r}: {error}") from error
+        raise  # a library that it imports
     except (ImportError, AttributeError, ValueError) as error:
         raise ModelError(f"there is no pipeline {path!r}: {error}") from error
     return pipeline
@@ -51,7 +59,10 @@ def import_pipeline(path: str) -> type[Pipeline[Work]]:
 def load(spec: ModelSpec) -> tuple[Pipeline[Work], Ready]:
     """Import and load, timed. Raises ModelError, and whatever else loading raises."""
     started = monotonic()
-    pipeline, ready = import_pipeline(spec.pipeline).load(spec)
+    try:
+        pipeline, ready = import_pipeline(spec.pipeline).load(spec)
+    except ModuleNotFoundError as error:
+        raise ModelError(f"the library {error.name} is not installed; 'gateway doctor' says what to install") from error
     # What loading made stays for ever: the collector need not look at it again in the middle of a step.
     gc.collect()
     gc.freeze()
@@ -69,7 +80,7 @@ def serve(channel: WorkerChannel) -> int:
     if not isinstance(load_first, Load):
         return EXIT_CRASHED
     spec = load_first.spec
-    configure_logging(spec.name)
+    logs.configure(load_first.log, spec.name)
 
     requests: OpenRequests = {}
     clock = StepClock()
@@ -85,9 +96,9 @@ def serve(channel: WorkerChannel) -> int:
         log.error("%s", error)
         channel.send(LoadFailed(str(error), permanent=True))
         return EXIT_LOAD_FAILED
-    except Exception as error:
+    except BaseException as error:  # a library that exits, or panics, has not loaded the model either
         log.exception("the model could not be loaded")
-        channel.send(LoadFailed(f"{type(error).__name__} while loading; the log has the details"))
+        channel.send(LoadFailed(f"{describe(error)} while it loaded the model"))
         return EXIT_LOAD_FAILED
 
     pool.start(pipeline, spec.prepare_threads)
@@ -96,16 +107,18 @@ def serve(channel: WorkerChannel) -> int:
     return EXIT_DRAINED
 
 
-def configure_logging(model: str) -> None:
-    """Lines of this process carry the model's name; stderr is the gateway's."""
-    name = model.replace("%", "%%")
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s [{name}] %(name)s: %(message)s")
+def describe(error: BaseException) -> str:
+    """An error for people, in one line."""
+    text = " ".join(str(error).split())
+    shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 
 
 def main() -> NoReturn:
     parser = argparse.ArgumentParser(prog="pipelines.worker", description="One model, in a process of its own.")
     parser.add_argument("--fd", type=int, required=True, help="an inherited socket to the gateway")
     descriptor: int = parser.parse_args().fd
+    silence(os.environ)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_INTERVAL)

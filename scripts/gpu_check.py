@@ -7,6 +7,7 @@ CUDA error, which leaves a process useless, the others run in a process of their
 import argparse
 import gc
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -23,6 +24,7 @@ if str(ROOT) not in sys.path:
 
 import torch  # noqa: E402
 
+from models.privacy import silence  # noqa: E402
 from scripts.gpu_checks import others, parity, speed  # noqa: E402
 from scripts.gpu_checks.context import Context, Result  # noqa: E402
 
@@ -151,4 +153,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    silence(os.environ)
     sys.exit(main())

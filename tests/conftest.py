@@ -4,6 +4,10 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+from models.privacy import silence
+
+silence(os.environ)
+
 # How long an example takes says more about the machine than about the code. In CI examples are always the same: new
 # ones are looked for where somebody can look at what they find.
 settings.register_profile(

@@ -11,15 +11,17 @@ that start with "!" steer it (of a chat, those of the last message), for example
     streams      !stream: goes on with the words of each chunk fed, ends at an empty one
 
 `spec.source` steers loading: "fake:" loads at once, "fake:missing" can never load, "fake:flaky:PATH" fails until the
-file exists (and makes it), "fake:slow:SECONDS".
+file exists (and makes it), "fake:slow:SECONDS", "fake:broken:HOW" ends as LOAD_FAULTS has it,
+"fake:broken-by:PATH" fails while the file exists.
 """
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -48,6 +50,21 @@ from pipelines.messages import (
 )
 
 FAULTS = frozenset({"crash-step", "flaky-step", "step-error", "device-lost", "die", "hang", "freeze"})
+
+
+def _panic() -> None:
+    raise BaseException("a library panicked")
+
+
+LOAD_FAULTS: dict[str, Callable[[], object]] = {
+    "error": lambda: {}["a key"],
+    "memory": lambda: bytearray(1 << 60),
+    "panic": _panic,
+    "sys-exit": lambda: sys.exit("a library gave up"),
+    "exit": lambda: os._exit(0),
+    "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+}
 
 
 def fake_spec(name: str = "fake", *, source: str = "fake:", slots: int = 8, prepare_threads: int = 2) -> ModelSpec:
@@ -136,6 +153,11 @@ class FakePipeline:
                     raise RuntimeError("secret words of a library")
             case ["fake", "slow", seconds]:
                 time.sleep(float(seconds))
+            case ["fake", "broken-by", path]:
+                if Path(path).exists():
+                    raise RuntimeError("broken by a file")
+            case ["fake", "broken", how]:
+                LOAD_FAULTS[how]()
         slots = spec.text.max_num_seqs
         return cls(slots), Ready(slots=slots, context_length=4096, details={"device": "none"})
 

@@ -12,7 +12,7 @@ from gateway.app import create_app
 from gateway.backends.worker import Supervision
 from gateway.fleet import Fleet
 from gateway.listener import bind, url
-from gateway.server import http_server
+from gateway.server import Server, http_server
 from gateway.settings import Settings
 from metrics.registry import Registry
 
@@ -26,6 +26,12 @@ class Gateway:
     fleet: Fleet
     registry: Registry
     loop: asyncio.AbstractEventLoop
+    server: Server
+
+    @property
+    def connections(self) -> int:
+        """That are open now."""
+        return len(self.server.server_state.connections)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -51,7 +57,7 @@ async def gateway(
             await serving
         await asyncio.sleep(0.005)
     try:
-        yield Gateway(url(listener), settings, fleet, registry, asyncio.get_running_loop())
+        yield Gateway(url(listener), settings, fleet, registry, asyncio.get_running_loop(), server)
     finally:
         server.should_exit = True
         await serving
@@ -65,8 +71,15 @@ async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 
 
 @contextmanager
-def gateway_thread(settings: Settings, supervision: Supervision | None = None) -> Iterator[Gateway]:
-    """The same on a loop of its own in a thread, as a server for clients that block; ready when it is yielded."""
+def gateway_thread(
+    settings: Settings,
+    supervision: Supervision | None = None,
+    *,
+    make_fleet: MakeFleet | None = None,
+    ready: bool = True,
+) -> Iterator[Gateway]:
+    """The same on a loop of its own in a thread, as a server for clients that block; ready when it is yielded, unless
+    `ready` says otherwise."""
     found: list[Gateway] = []
     failed: list[BaseException] = []
     up = threading.Event()
@@ -77,11 +90,12 @@ def gateway_thread(settings: Settings, supervision: Supervision | None = None) -
         loop = asyncio.get_running_loop()
         stop.append(lambda: loop.call_soon_threadsafe(over.set))
 
-        def make_fleet(settings: Settings, registry: Registry) -> Fleet:
+        def supervised(settings: Settings, registry: Registry) -> Fleet:
             return Fleet(settings, registry, supervision)
 
-        async with gateway(settings, make_fleet) as running:
-            await until(lambda: running.fleet.readiness().ready, 60)
+        async with gateway(settings, make_fleet or supervised) as running:
+            if ready:
+                await until(lambda: running.fleet.readiness().ready, 60)
             found.append(running)
             up.set()
             await over.wait()

@@ -74,11 +74,14 @@ def encode(
     layout: str = "mono",
     format: str | None = None,
     options: dict[str, str] | None = None,
+    bit_rate: int | None = None,
 ) -> Path:
     """Write [channels, samples] int16 or float32 (or [samples] for one channel) as a media file."""
     planes = np.atleast_2d(audio)
     with av.open(str(path), "w", format=format, options=options or {}) as container:
         stream = container.add_stream(codec, rate=rate, layout=layout)
+        if bit_rate is not None:
+            stream.bit_rate = bit_rate
         kind = "fltp" if planes.dtype.kind == "f" else "s16p"
         size = 960
         for first in range(0, planes.shape[1], size):
@@ -90,10 +93,10 @@ def encode(
     return path
 
 
-def resampled(audio: Samples, rate: int) -> Samples:
+def resampled(audio: Samples, rate: int, source_rate: int = RATE) -> Samples:
     resampler = av.AudioResampler("s16", "mono", rate)
     frame = av.AudioFrame.from_ndarray(audio[None], "s16", "mono")
-    frame.sample_rate = RATE
+    frame.sample_rate = source_rate
     return np.concatenate([part.to_ndarray()[0] for part in (*resampler.resample(frame), *resampler.resample(None))])
 
 

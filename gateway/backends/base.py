@@ -12,10 +12,10 @@ from pipelines.messages import ErrorCode, Event, Priority, Ready, Request
 
 
 class State(StrEnum):
-    LOADING = "loading"  # first start
     READY = "ready"
+    LOADING = "loading"  # first start
     RESTARTING = "restarting"
-    FAILED = "failed"  # will not be tried again: the reason is in `Backend.reason`
+    FAILED = "failed"  # it could not be loaded, for the reason in `Backend.reason`, and nobody need wait for it
     DRAINING = "draining"
     STOPPED = "stopped"
 
@@ -29,6 +29,7 @@ class Call(Struct, frozen=True):
     body: bytes = b""  # the client's own body: an upstream forwards it
     priority: Priority = "interactive"
     deadline: float | None = None  # seconds left
+    tenant: str = ""
 
 
 class BackendError(Exception):

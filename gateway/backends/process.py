@@ -16,6 +16,7 @@ import psutil
 
 import pipelines
 from pipelines.ipc import FrameError, encode_frame, from_worker_reader
+from pipelines.logs import LogOptions
 from pipelines.messages import FromWorker, Load, ModelSpec, ToWorker
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ class WorkerProcess(asyncio.Protocol):
     The child ends by itself once this end is closed. `closed` is done when nothing more will come from it.
     """
 
-    def __init__(self, spec: ModelSpec, on_message: Callable[[FromWorker], None]) -> None:
+    def __init__(self, spec: ModelSpec, on_message: Callable[[FromWorker], None], log: LogOptions) -> None:
         loop = asyncio.get_running_loop()
         self.started = monotonic()
         self.heard = 0  # reads so far: a sign of life
@@ -58,12 +59,12 @@ class WorkerProcess(asyncio.Protocol):
                 raise
         # Not through the event loop: that may be busy for a while (it imports the HTTP stack), and the worker need not
         # wait for it. A new socket takes a frame of this size at once.
-        self._socket.sendall(encode_frame(Load(spec)))
+        self._socket.sendall(encode_frame(Load(spec, log)))
 
     @classmethod
-    async def start(cls, spec: ModelSpec, on_message: Callable[[FromWorker], None]) -> "WorkerProcess":
+    async def start(cls, spec: ModelSpec, on_message: Callable[[FromWorker], None], log: LogOptions) -> "WorkerProcess":
         """A process that loads `spec`. Raises OSError where the system is out of processes, memory or descriptors."""
-        process = cls(spec, on_message)
+        process = cls(spec, on_message, log)
         await asyncio.get_running_loop().create_unix_connection(lambda: process, sock=process._socket)
         return process
 

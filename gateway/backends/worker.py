@@ -13,6 +13,7 @@ from gateway.backends.process import WorkerProcess, describe_exit
 from gateway.backends.session import WorkerSession
 from metrics.registry import Registry
 from metrics.timeline import Timeline
+from pipelines.logs import LogOptions
 from pipelines.messages import (
     Drain,
     FromWorker,
@@ -39,6 +40,7 @@ class Supervision:
     backoff: float = 0.5  # before the first restart; doubles each time
     backoff_max: float = 30.0
     healthy: float = 60.0  # a worker that was ready this long starts over with `backoff`
+    loads: int = 4  # that may break one after the other before the model is taken for failed
     exit: float = 2.0  # from a closed socket to SIGKILL
 
 
@@ -53,12 +55,14 @@ class WorkerBackend:
         replica: str = "0",
         step_timeout_s: float = 120.0,
         supervision: Supervision | None = None,
+        log: LogOptions | None = None,
     ) -> None:
         self.replica = replica
         self._spec = spec
         self._registry = registry
         self._step_timeout = step_timeout_s
         self._times = supervision or Supervision()
+        self._log = log or LogOptions()
         self._state = State.STOPPED
         self._reason: str | None = None
         self._ready: Ready | None = None
@@ -68,6 +72,7 @@ class WorkerBackend:
         self._numbers = count()
         self._process: WorkerProcess | None = None
         self._lives = 0
+        self._broken_loads = 0  # since it was ready
         self._load_failed: LoadFailed | None = None
         self._given_up: str | None = None  # why the process was killed
         self._supervisor: asyncio.Task[None] | None = None
@@ -117,7 +122,7 @@ class WorkerBackend:
         session = WorkerSession(id, timeline, process.send, process.writable)
         self._sessions[id] = session
         timeline.opened = monotonic()
-        process.send(Open(id, call.request, call.priority, call.deadline))
+        process.send(Open(id, call.request, call.priority, call.deadline, call.tenant))
         return session
 
     def launch(self) -> None:
@@ -150,7 +155,7 @@ class WorkerBackend:
         backoff = self._times.backoff
         while not self._stopping.is_set():
             lived = await self._live()
-            if self._stopping.is_set() or self._state is State.FAILED:
+            if self._stopping.is_set() or self._hopeless:
                 return
             if lived >= self._times.healthy:
                 backoff = self._times.backoff
@@ -161,14 +166,21 @@ class WorkerBackend:
             if not self._stopping.is_set():
                 self._registry.worker_restart(self.model, self.kind)
 
+    @property
+    def _hopeless(self) -> bool:
+        """Whether another try would end the same way: what has been loaded once may be again, when there is memory."""
+        permanent = self._load_failed is not None and self._load_failed.permanent
+        return self._state is State.FAILED and (permanent or self._ready_since == 0.0)
+
     async def _live(self) -> float:
         """One process, from start to exit; the seconds for which it was ready. Sets the state that follows."""
         self._load_failed = self._given_up = self._ready = None
         self._lives += 1
         try:
-            process = await WorkerProcess.start(self._spec, self._receive)
+            process = await WorkerProcess.start(self._spec, self._receive, self._log)
         except OSError as error:
-            self._set_state(State.RESTARTING, f"no process could be started: {error.strerror}")
+            self._broken_loads += 1
+            self._lost(f"no process could be started: {error.strerror}")
             return 0.0
         finally:
             self._begun.set()
@@ -177,10 +189,14 @@ class WorkerBackend:
             await self._watch(process)
         lived = monotonic() - self._ready_since if self._ready else 0.0
         self._process = None
-        self._lost("the worker was lost")
+        if self._ready is not None:
+            self._lost("the worker was lost")
+        else:
+            self._broken_loads += 1  # it took no calls along, and why it ended is known in a moment
         process.close()
         status = await process.reap(self._times.exit)
-        self._lost(self._given_up or f"the worker {describe_exit(status)}")
+        loading = "" if self._ready else " while it loaded the model"
+        self._lost(self._given_up or f"the worker {describe_exit(status)}{loading}")
         return lived
 
     async def _watch(self, process: WorkerProcess) -> None:
@@ -206,11 +222,12 @@ class WorkerBackend:
 
     def _lost(self, reason: str) -> None:
         """The process is gone: first the state, so that nobody is sent here, then the calls that it took along."""
+        permanent = False
         if self._load_failed is not None:
-            reason = self._load_failed.message
+            reason, permanent = self._load_failed.message, self._load_failed.permanent
         if self._stopping.is_set():
             self._set_state(State.STOPPED)
-        elif self._load_failed is not None and self._load_failed.permanent:
+        elif permanent or self._broken_loads >= self._times.loads:
             if self._state is not State.FAILED:
                 log.error("model %s can't be served: %s", self.model, reason)
             self._set_state(State.FAILED, reason)
@@ -262,9 +279,11 @@ class WorkerBackend:
             return
         seconds = monotonic() - process.started
         self._ready, self._ready_since = ready, monotonic()
+        self._broken_loads = 0
         self._registry.load_seconds(self.model, self.kind, seconds)
         self._measure_memory()
         log.info("model %s is ready after %.1f s (worker %d)", self.model, seconds, process.pid)
+        log.debug("model %s: %s", self.model, ", ".join(f"{name} {value}" for name, value in ready.details.items()))
         self._set_state(State.READY)
 
     def _measure_memory(self) -> None:

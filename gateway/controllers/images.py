@@ -114,7 +114,7 @@ class _Desk:
         asked = terms(self._request, route.settings)
         id = new_head("img", route.name, route.fingerprint).id
         files = tuple(form.files.values()) if form else ()
-        job = Job(id, route, work, work.n, asked.timeout, raw, asked.priority, files)
+        job = Job(id, route, work, work.n, asked.timeout, raw, asked.priority, files, asked.tenant)
         line = timeline(self._request)
         line.images = work.n
         output: Output

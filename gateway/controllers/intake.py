@@ -32,7 +32,7 @@ class Terms(Struct, frozen=True):
 async def json_body(request: HttpRequest) -> bytes:
     """The whole body. Raises ApiError (415, and what the body's limits raise)."""
     content_type = _header(request, "content-type")
-    if content_type is not None and not content_type.lower().startswith(b"application/json"):
+    if content_type is not None and content_type.partition(b";")[0].strip().lower() != b"application/json":
         raise unsupported_media_type("application/json")
     # Read without Litestar's stream of chunks: it is nearly always one message.
     receive = cast(Receive, request.receive)

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Protocol, cast
@@ -17,10 +17,11 @@ from gateway.asgi import Message, Receive, Scope
 from gateway.asgi import Send as AsgiSend
 from gateway.auth import Principal
 from gateway.dispatch import Dispatcher
-from gateway.errors import ApiError, bad_request, validation_error
+from gateway.errors import CLIENT_CLOSED_REQUEST, ApiError, bad_request, client_closed, validation_error
 from gateway.live import LiveCall
 from gateway.middleware import refuse
 from gateway.realtime import DEFAULT_RATE, RealtimeSession, Session
+from gateway.request_log import Work, worked
 from gateway.routing import Route
 from gateway.schemas.speech import StreamQuery
 from gateway.speech import SpeechSession
@@ -58,11 +59,11 @@ class RealtimeController(Controller):
             route = dispatcher.route_or_first(socket.query_params.get("model"), "audio")
             opener = _Opener(socket, dispatcher)
             request = StreamRequest(rate=DEFAULT_RATE)
-            call = await opener(route, request)
+            call = await _while_there(socket, opener(route, request))
             session = Session(route, socket.query_params.get("model") or route.name, request)
             talk = RealtimeSession(session, call, opener, dispatcher, _sender(socket))
         except ApiError as error:
-            await refuse(cast(Scope, socket.scope), cast(AsgiSend, socket.send), error)
+            await _refuse(socket, error)
             return
         try:
             await _hold(socket, talk)
@@ -75,9 +76,9 @@ class RealtimeController(Controller):
             await _connect(socket)
             query = _query(socket.query_params)
             route = dispatcher.route_or_first(query.model, "audio")
-            call = await _Opener(socket, dispatcher)(route, _stream_request(query))
+            call = await _while_there(socket, _Opener(socket, dispatcher)(route, _stream_request(query)))
         except ApiError as error:
-            await refuse(cast(Scope, socket.scope), cast(AsgiSend, socket.send), error)
+            await _refuse(socket, error)
             return
         try:
             await _hold(socket, SpeechSession(call, _sender(socket)))
@@ -93,20 +94,53 @@ class _Opener:
         self._principal: Principal = state["principal"]
         self._arrival: float | None = state.get("arrival")
         self._dispatcher = dispatcher
+        self._scope = cast(Scope, socket.scope)
+        self._call: LiveCall | None = None
+        self._seconds = 0.0  # of audio, on those before the last
 
     async def __call__(self, route: Route, request: StreamRequest) -> LiveCall:
         timeline = Timeline(self._arrival or monotonic())
         self._arrival = None
         id = f"live-{secrets.token_hex(12)}"
         call = self._dispatcher.live(id, route, request, self._principal.priority, timeline)
+        worked(self._scope, Work(route.name, timeline, lambda: self.seconds))
         await call.open()
+        self._seconds, self._call = self.seconds, call
         return call
+
+    @property
+    def seconds(self) -> float:
+        """Of audio that the client has sent."""
+        return self._seconds + (self._call.seconds if self._call is not None else 0.0)
 
 
 async def _connect(socket: Socket) -> None:
     """The handshake's first message: a WebSocket may be refused only after it."""
     receive = cast(Receive, socket.receive)
     await receive()
+
+
+async def _refuse(socket: Socket, error: ApiError) -> None:
+    if error.status != CLIENT_CLOSED_REQUEST:  # else there is nobody to read it
+        await refuse(cast(Scope, socket.scope), cast(AsgiSend, socket.send), error)
+
+
+async def _while_there(socket: Socket, opening: Coroutine[None, None, LiveCall]) -> LiveCall:
+    """The opened call, unless its client leaves before: a model that is being loaded takes longer than some wait.
+    Raises ApiError."""
+    receive = cast(Receive, socket.receive)
+    opened = asyncio.create_task(opening)
+    left = asyncio.create_task(
+        cast(Coroutine[None, None, Message], receive())
+    )  # before it is accepted, it says no more
+    try:
+        await asyncio.wait((opened, left), return_when=asyncio.FIRST_COMPLETED)
+        if not opened.done():
+            raise client_closed()
+        return opened.result()
+    finally:
+        opened.cancel()
+        left.cancel()
 
 
 async def _hold(socket: Socket, talk: Talk) -> None:

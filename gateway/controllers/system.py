@@ -5,11 +5,13 @@ from time import time
 from litestar import Controller, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from gateway.backends.base import State
 from gateway.errors import model_not_found
 from gateway.fleet import Fleet, ModelStatus, Readiness, UnknownModel
 from gateway.routing import Route
+from pipelines.text.fields import SamplingDefaults
 
 _STARTED = int(time())
 
@@ -29,7 +31,13 @@ class ModelCard(Struct, frozen=True):
     root: str  # the model's own name, where `id` is an alias
     aliases: list[str]
     ready: bool
+    state: State  # of the replica that is furthest: ready, loading, restarting, failed, …
+    slots: int = 0  # requests' units that run at once, over all replicas; 0 while none is ready
     max_model_len: int | None = None
+    load_seconds: float | None = None  # what the last load took
+    default_sampling: SamplingDefaults | None = None  # of a text model: what holds where a request does not say
+    details: dict[str, str] = {}  # how it runs: device, dtype, attention, …
+    reason: str | None = None  # why it is not ready
     object: str = "model"
     owned_by: str = "gateway"
 
@@ -81,13 +89,25 @@ class SystemController(Controller):
 
 
 def _card(route: Route, name: str) -> ModelCard:
-    lengths = [replica.ready.context_length for replica in route.replicas if replica.ready]
-    return ModelCard(
+    replica = route.foremost
+    ready = replica.ready
+    card = ModelCard(
         id=name,
         created=_STARTED,
         kind=route.kind,
         root=route.name,
         aliases=list(route.aliases),
         ready=route.ready,
-        max_model_len=next((length for length in lengths if length), None),
+        state=replica.state,
+        slots=route.admission.total,
+        reason=None if route.ready else replica.reason,
+    )
+    if ready is None:
+        return card
+    return structs.replace(
+        card,
+        max_model_len=ready.context_length,
+        load_seconds=round(ready.load_seconds, 3),
+        default_sampling=ready.sampling,
+        details=ready.details,
     )

@@ -181,6 +181,6 @@ def _logprob(entry: TokenLogprob) -> Logprob:
     return Logprob(
         entry.text,
         finite(entry.logprob or 0.0),
-        list(entry.bytes),
-        [TopLogprob(top.text, finite(top.logprob), list(top.bytes)) for top in entry.top],
+        list(entry.raw),
+        [TopLogprob(top.text, finite(top.logprob), list(top.raw)) for top in entry.top],
     )

@@ -44,7 +44,7 @@ class _LogprobsWriter:
 
     def write(self, entries: list[TokenLogprob]) -> Logprobs:
         return Logprobs(
-            [self._offset(entry.bytes) for entry in entries],
+            [self._offset(entry.raw) for entry in entries],
             [None if entry.logprob is None else finite(entry.logprob) for entry in entries],
             [entry.text for entry in entries],
             [_top(entry) for entry in entries],

@@ -6,6 +6,7 @@ from msgspec import Meta, Raw, Struct
 
 from gateway.errors import ApiError, bad_request
 from pipelines.messages import ProposerKind, Sampling
+from pipelines.text.fields import MinP, Penalty, RepetitionPenalty, Temperature, TopK, TopP
 
 MAX_CHOICES = 128
 MAX_STOPS = 16
@@ -14,7 +15,6 @@ MAX_DRAFT = 32
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Stops = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=MAX_STOPS)]
 
@@ -40,13 +40,13 @@ class TextFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
 
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None  # 1: off; 0: greedy
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None  # 0 or -1: off
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     logit_bias: dict[TokenId, Bias] | None = None
 
     max_tokens: Count | None = None
@@ -126,8 +126,8 @@ def sampling(body: TextFields, *, max_tokens: int | None, logprobs: int | None) 
         top_k=body.top_k,
         min_p=body.min_p,
         repetition_penalty=body.repetition_penalty,
-        presence_penalty=body.presence_penalty or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
         logit_bias=body.logit_bias or {},
         seed=body.seed,
         max_tokens=max_tokens,

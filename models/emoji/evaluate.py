@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import nn
 from models.emoji.concepts import Concept, read_concepts
 from models.emoji.pictures import EDGE, Pixels, to_signal, vary
 from models.emoji.prepare import load_pictures
+from models.privacy import silence
 
 CONCEPTS = 40  # drawn at random from all, always the same
 SEEDS = 5
@@ -164,4 +166,5 @@ def contact_sheet(rows: list[tuple[str, list[Pixels]]], across: int = 4) -> Imag
 
 
 if __name__ == "__main__":
+    silence(os.environ)
     main()

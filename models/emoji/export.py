@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from models.emoji.train_unet import SCHEDULE
+from models.privacy import silence
 
 DEFAULTS = {"num_inference_steps": 16, "guidance_scale": 4.0, "width": 64, "height": 64, "max_pixels": 4096}
 LOG = "training.jsonl"  # of the denoiser: losses, and at t = 950 with the right and with shuffled captions
@@ -52,4 +54,5 @@ def assemble(work: Path) -> Any:
 
 
 if __name__ == "__main__":
+    silence(os.environ)
     main()

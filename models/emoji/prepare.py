@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import random
 import re
 import shutil
@@ -16,6 +17,7 @@ from PIL import Image
 
 from models.emoji.concepts import COLOURS, Concept, caption, read_concepts
 from models.emoji.pictures import read_pictures
+from models.privacy import silence
 from models.source import resolve
 
 LENGTH = 24  # tokens
@@ -173,4 +175,5 @@ def _make_text_encoder(folder: Path, tokenizer: Any, words: WordVectors) -> None
 
 
 if __name__ == "__main__":
+    silence(os.environ)
     main()

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from models.emoji.concepts import read_concepts
 from models.emoji.layout import channels_last
 from models.emoji.pictures import Variations, to_signal
 from models.emoji.prepare import LENGTH, WIDTH, load_pictures
+from models.privacy import silence
 
 VARIATIONS = 40  # of each concept, encoded once
 BATCH = 32
@@ -244,4 +246,5 @@ class _Probe:
 
 
 if __name__ == "__main__":
+    silence(os.environ)
     main()

@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import os
 import random
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from models.emoji.concepts import COLOURS, read_concepts
 from models.emoji.layout import channels_last
 from models.emoji.pictures import to_signal, vary
 from models.emoji.prepare import load_pictures
+from models.privacy import silence
 
 LATENTS = 4
 KL = 2e-4
@@ -113,4 +115,5 @@ def normalise(autoencoder: Any, pictures: list[Image.Image]) -> None:
 
 
 if __name__ == "__main__":
+    silence(os.environ)
     main()

@@ -123,7 +123,7 @@ static void linear_phase(struct engine *engine, struct phase *phase, int thread,
     int tasks = TASKS_PER_THREAD * engine->pool.threads;
     tasks = units < tasks ? units : tasks;
     int ready = 0;
-    for (int task; (task = phase_claim(phase, tasks)) < tasks; phase_complete(phase)) {
+    for (int task; (task = phase_claim(phase, tasks)) < tasks; phase_complete(phase, tasks)) {
         if (!ready)
             (bfloat16 ? narrow : quantise)(p, desk);
         ready = 1;
@@ -145,7 +145,7 @@ static void cache_phase(struct engine *engine, struct phase *phase, const struct
     const float *ropes = batch->rope + decoder->layers[layer].rope * batch->rope_stride;
     int dim = s->head_dim, half = dim / 2, rotated = s->heads + s->kv_heads;
     size_t width = (size_t)(s->heads + 2 * s->kv_heads) * dim, slot_width = (size_t)2 * s->kv_heads * dim;
-    for (int row; (row = phase_claim(phase, batch->rows)) < batch->rows; phase_complete(phase)) {
+    for (int row; (row = phase_claim(phase, batch->rows)) < batch->rows; phase_complete(phase, batch->rows)) {
         float *qkv = engine->qkv + row * width;
         const float *rope = ropes + (size_t)row * 3 * half, *norm = decoder->layers[layer].qk_norm;
         for (int head = 0; head < rotated; head++) {
@@ -174,7 +174,7 @@ static void attention_phase(struct engine *engine, struct phase *phase, int thre
     size_t out_width = (size_t)s->heads * dim;
     int window = decoder->layers[layer].window;
     const uint16_t *cache = batch->cache + (size_t)layer * batch->slots * stride;
-    for (int task; (task = phase_claim(phase, tasks)) < tasks; phase_complete(phase)) {
+    for (int task; (task = phase_claim(phase, tasks)) < tasks; phase_complete(phase, tasks)) {
         const struct span *span = &engine->spans[task / s->kv_heads];
         int head = task % s->kv_heads, length = batch->lengths[span->row];
         /* Whole blocks before the first row's window are left out. */

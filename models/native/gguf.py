@@ -4,28 +4,35 @@ For files whose matrices need no more than that their bytes are put in another o
 row). Torch's loader (`models.weights`) takes the others, and is what this one is tested against.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.config import DecoderConfig
 from models.gguf import F32, Q4_0, Q4_1, Q8_0, BlockType, GGUFFile
+from models.gguf_names import gguf_name, row_order
 from models.native.decoder import Embedding, NativeDecoder
 from models.native.forward import NativeForward, NativeLayer, has_code_for
 from models.native.library import Engine, LimitsStruct
 from models.native.packing import Bytes, Floats, PackedLinear, pack_q4, pack_q8
+from models.tensors import EMBEDDING, HEAD, NORM, not_finite, one_row, tensor_shapes
+
+T = TypeVar("T", bound=np.generic)
 
 GROUP = 32  # values of a row that share a scale in all of the types
 
-_QKV, _OUTPUT, _GATE_UP, _DOWN = ("attn_q", "attn_k", "attn_v"), ("attn_output",), ("ffn_gate", "ffn_up"), ("ffn_down",)
+_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+_OUTPUT, _GATE_UP, _DOWN = ("self_attn.o_proj",), ("mlp.gate_proj", "mlp.up_proj"), ("mlp.down_proj",)
+_SHARED = (_QKV, _GATE_UP)  # weights that become one linear
 
 
 def load_native(file: GGUFFile, config: DecoderConfig, engine: Engine, threads: int) -> NativeDecoder | None:
     """None where the file or the model has something that is not for this loader: torch's then loads it, or says why
-    it can't."""
+    it can't. The file's tensors have the config's shapes. Raises ModelLoadError where they hold no weights."""
     reader = _Reader(file, config, engine.limits)
     if engine.limits.group != GROUP or not has_code_for(engine, config) or not reader.reads_all():
         return None
@@ -42,129 +49,114 @@ def load_native(file: GGUFFile, config: DecoderConfig, engine: Engine, threads: 
         "weight_bytes": str(head.nbytes + sum(layer.nbytes for layer in layers)),
         "attention": "paged, native in prefill, native in decode",
     }
-    forward = NativeForward(engine, config, layers, reader.vector("output_norm.weight"), head)
+    forward = NativeForward(engine, config, layers, reader.vector(f"{NORM}.weight"), head)
     return NativeDecoder(config, forward, reader.embedding(), details)
 
 
 class _Reader:
+    """Of a file whose tensors have the config's shapes."""
+
     def __init__(self, file: GGUFFile, config: DecoderConfig, limits: LimitsStruct) -> None:
         self._file = file
         self._config = config
         self._limits = limits
-        query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        hidden, intermediate = config.hidden_size, config.intermediate_size
-        self._shapes = {
-            "attn_q": (query, hidden),
-            "attn_k": (key, hidden),
-            "attn_v": (key, hidden),
-            "attn_output": (hidden, query),
-            "ffn_gate": (intermediate, hidden),
-            "ffn_up": (intermediate, hidden),
-            "ffn_down": (hidden, intermediate),
-        }
-        self._biased = {
-            _QKV: config.qkv_bias,
-            _OUTPUT: config.output_bias,
-            _GATE_UP: config.mlp_bias,
-            _DOWN: config.mlp_bias,
-        }
-        self._head = "token_embd.weight" if config.tie_word_embeddings else "output.weight"
+        self._shapes = dict(tensor_shapes(config))
+        self._head = f"{EMBEDDING if config.tie_word_embeddings else HEAD}.weight"
 
     def reads_all(self) -> bool:
-        """Whether the config asks for nothing else, and all of it is there, in a shape and a type that are read."""
+        """Whether the config asks for nothing else, and all of it is in a type that is read."""
         config = self._config
         plain = config.norm_offset == 0 and config.embedding_scale == 1 and not config.fused_weights
         whole_heads = all(2 * len(rope.inv_freq) in (0, config.head_dim) for rope in config.ropes)
-        return plain and whole_heads and all(map(self._reads, self._expected())) and self._alike()
+        return plain and whole_heads and all(map(self._reads, self._shapes)) and self._alike()
 
-    def _expected(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        config, tables = self._config, (self._config.vocab_size, self._config.hidden_size)
-        yield "token_embd.weight", tables
-        yield self._head, tables
-        yield "output_norm.weight", (config.hidden_size,)
-        for index in range(config.num_layers):
-            for names, biased in self._biased.items():
-                for name in names:
-                    yield f"blk.{index}.{name}.weight", self._shapes[name]
-                    if biased:
-                        yield f"blk.{index}.{name}.bias", self._shapes[name][:1]
-            for name in ("attn_norm", "ffn_norm"):
-                yield f"blk.{index}.{name}.weight", (config.hidden_size,)
-            for name in ("attn_q_norm", "attn_k_norm") if config.qk_norm else ():
-                yield f"blk.{index}.{name}.weight", (config.head_dim,)
-
-    def _reads(self, expected: tuple[str, tuple[int, ...]]) -> bool:
-        name, shape = expected
-        found = self._file.tensors.get(name)
-        if found is None or found.shape != shape:
-            return False
-        kind = self._file.block_type(name)
-        return kind is F32 if len(shape) == 1 else kind in _EXPANDED
+    def _reads(self, name: str) -> bool:
+        kind = self._kind(name)
+        return kind is F32 if len(self._shapes[name]) == 1 else kind in _EXPANDED
 
     def _alike(self) -> bool:
         """Whether weights that become one linear are of one type."""
-        groups = (names for names in self._biased if len(names) > 1)
         return all(
-            len({self._file.block_type(f"blk.{index}.{name}.weight") for name in names}) == 1
-            for names in groups
+            len({self._kind(f"model.layers.{index}.{name}.weight") for name in names}) == 1
+            for names in _SHARED
             for index in range(self._config.num_layers)
         )
+
+    def _kind(self, name: str) -> BlockType:
+        return self._file.block_type(gguf_name(name))
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
     def layer(self, index: int) -> NativeLayer:
-        prefix = f"blk.{index}"
+        prefix = f"model.layers.{index}"
         return NativeLayer(
-            attention_norm=self.vector(f"{prefix}.attn_norm.weight"),
+            attention_norm=self.vector(f"{prefix}.input_layernorm.weight"),
             qkv=self._linear(prefix, _QKV),
             qk_norm=self._qk_norm(prefix) if self._config.qk_norm else None,
             output=self._linear(prefix, _OUTPUT),
-            mlp_norm=self.vector(f"{prefix}.ffn_norm.weight"),
+            mlp_norm=self.vector(f"{prefix}.post_attention_layernorm.weight"),
             gate_up=self._linear(prefix, _GATE_UP),
             down=self._linear(prefix, _DOWN),
         )
 
     def head(self) -> PackedLinear:
-        return self._packed(self._file.block_type(self._head), self._file.blocks(self._head), None)
+        return self._packed([self._head], self._rows(self._head), None)
 
     def embedding(self) -> Embedding:
         """Rows are expanded from the file's own when they are looked up; copied, as a file may be changed."""
-        blocks = self._file.blocks("token_embd.weight").copy()
-        expand = _EXPANDED[self._file.block_type("token_embd.weight")]
+        name = f"{EMBEDDING}.weight"
+        blocks, kind = self._rows(name).copy(), self._kind(name)
+        if name != self._head:  # the head's are looked at as they are packed
+            halves = blocks.reshape(-1, kind.size)[:, : 4 if kind is Q4_1 else 2].copy().view(np.float16)
+            if not np.isfinite(halves).all():
+                raise not_finite(name)
+        expand = _EXPANDED[kind]
         return lambda ids: expand(blocks[ids])
 
     def vector(self, name: str) -> Floats:
-        return self._file.blocks(name).copy().view(np.float32).reshape(-1)
+        values = self._file.blocks(gguf_name(name)).copy().view(np.float32).reshape(-1)
+        if not np.isfinite(values).all():
+            raise not_finite(name)
+        return values
+
+    def _rows(self, name: str) -> Bytes:
+        """[outputs, bytes of a row], as they are stored. Raises ModelLoadError as `models.weight_checks` does."""
+        rows = self._file.blocks(gguf_name(name))
+        if len(rows) > 1 and np.array_equal(rows[1], rows[0]) and (rows == rows[0]).all():
+            first = _EXPANDED[self._kind(name)](rows[:1])
+            if first.any() or name in (self._head, f"{EMBEDDING}.weight"):
+                raise one_row(name)
+        return rows
 
     def _qk_norm(self, prefix: str) -> Floats:
         """[heads + kv_heads, head_dim]"""
-        of_query, of_key = (self.vector(f"{prefix}.attn_{name}_norm.weight") for name in ("q", "k"))
+        of_query, of_key = (self.vector(f"{prefix}.self_attn.{name}_norm.weight") for name in ("q", "k"))
         return np.stack([of_query] * self._config.num_heads + [of_key] * self._config.num_kv_heads)
 
     def _linear(self, prefix: str, names: Sequence[str]) -> PackedLinear:
-        kind = self._file.block_type(f"{prefix}.{names[0]}.weight")
-        rows = np.concatenate([self._ordered(name, self._file.blocks(f"{prefix}.{name}.weight")) for name in names])
+        weights, biases = ([f"{prefix}.{name}.{each}" for name in names] for each in ("weight", "bias"))
+        rows = np.concatenate([self._ordered(name, self._rows(name)) for name in weights])
         bias = None
-        if self._biased[tuple(names)]:
-            vectors = ((name, self.vector(f"{prefix}.{name}.bias")) for name in names)
-            bias = np.concatenate([self._ordered(name, vector) for name, vector in vectors])
-        return self._packed(kind, rows, bias)
+        if biases[0] in self._shapes:
+            bias = np.concatenate([self._ordered(name, self.vector(name)) for name in biases])
+        return self._packed(weights, rows, bias)
 
-    def _ordered(self, name: str, rows: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Llama's rows of q and k are stored for a rope that turns neighbours; ours turns the halves of a head."""
-        if self._config.architecture != "llama" or name not in ("attn_q", "attn_k"):
-            return rows
-        heads = rows.reshape(-1, self._config.head_dim // 2, 2, *rows.shape[1:])
-        return heads.swapaxes(1, 2).reshape(rows.shape)
+    def _ordered(self, name: str, rows: NDArray[T]) -> NDArray[T]:
+        order = row_order(self._config, name)
+        return rows if order is None else rows[order]
 
     # --- packing ------------------------------------------------------------------------------------------------------
 
-    def _packed(self, kind: BlockType, rows: Bytes, bias: Floats | None) -> PackedLinear:
-        """`rows`: [outputs, bytes of a row]"""
-        inputs = rows.shape[1] // kind.size * kind.block
+    def _packed(self, names: Sequence[str], rows: Bytes, bias: Floats | None) -> PackedLinear:
+        """`rows`: [outputs, bytes of a row], those of all `names`."""
+        kind, (_, inputs) = self._kind(names[0]), self._shapes[names[0]]
         if kind is Q8_0:
-            return pack_q8(self._limits, rows, inputs, bias)
-        return pack_q4(self._limits, rows, inputs, bias, minima=kind is Q4_1)
+            packed = pack_q8(self._limits, rows, inputs, bias)
+        else:
+            packed = pack_q4(self._limits, rows, inputs, bias, minima=kind is Q4_1)
+        if packed is None:
+            raise not_finite(" or ".join(names))
+        return packed
 
 
 def _halves(raw: Bytes) -> NDArray[np.float16]:

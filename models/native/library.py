@@ -2,13 +2,18 @@
 
 import ctypes
 import functools
-import importlib.util
 import platform
 import weakref
 from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p, sizeof
+from pathlib import Path
 from typing import ClassVar
 
-EXTENSION = "models.native._library"
+from models.device import CPU_LEVEL, cpu_level
+
+LIBRARY = Path(__file__).with_name("_library.so")  # plain C, of no version of Python
+
+
+_NAMES = ("native_supported", "native_limits", "native_matrix", "repack_q4", "repack_q8")
 
 
 class LimitsStruct(Structure):
@@ -116,17 +121,16 @@ def missing() -> str | None:
 
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
-    spec = importlib.util.find_spec(EXTENSION)
-    if spec is None or spec.origin is None:
+    if cpu_level() != "native":
+        return None, f"{CPU_LEVEL} is {cpu_level()}"
+    if not LIBRARY.exists():
         return None, f"not built: no C compiler when this was installed, or not for {platform.machine()}"
     try:
-        loaded = ctypes.CDLL(spec.origin)
+        loaded = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         return None, str(error)
-    if not all(hasattr(loaded, name) for name in ("native_supported", "native_limits", "native_matrix")) or not _alike(
-        loaded
-    ):
-        return None, f"{spec.origin} was built from other sources: build it again"
+    if not all(hasattr(loaded, name) for name in _NAMES) or not _alike(loaded):
+        return None, f"{LIBRARY} was built from other sources: build it again"
     if not loaded.native_supported():
         return None, "the processor has no AVX-512 VNNI"
     loaded.engine_new.restype = c_void_p
@@ -139,10 +143,8 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     loaded.pack_int4.argtypes = [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p]
     loaded.pack_int8.restype = None
     loaded.pack_int8.argtypes = [c_void_p, c_int, c_int, c_void_p]
-    loaded.pack_q4.restype = None
-    loaded.pack_q4.argtypes = [c_void_p, c_int, c_int, c_int, c_void_p]
-    loaded.pack_q8.restype = None
-    loaded.pack_q8.argtypes = [c_void_p, c_int, c_int, c_void_p, c_void_p]
+    loaded.repack_q4.argtypes = [c_void_p, c_int, c_int, c_int, c_void_p]
+    loaded.repack_q8.argtypes = [c_void_p, c_int, c_int, c_void_p, c_void_p]
     return loaded, None
 
 

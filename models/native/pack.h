@@ -16,6 +16,11 @@ static inline float from_half(const uint8_t *raw)
     return _cvtsh_ss(half);
 }
 
+static inline int half_is_finite(uint16_t half)
+{
+    return (half & 0x7c00) != 0x7c00;
+}
+
 /* codes: [outputs, inputs], 0 … 15; scale, minimum: [outputs, inputs / 32]. */
 void pack_int4(const uint8_t *codes, const float *scale, const float *minimum, int outputs, int inputs, uint8_t *out)
 {
@@ -51,25 +56,32 @@ void pack_int8(const int8_t *codes, int outputs, int inputs, uint8_t *out)
 }
 
 /* GGUF's Q4_1 (`minima`): groups of scale and minimum in float16 and 16 bytes of codes, those of inputs i and i + 16 in
- * one. Q4_0: no minimum, it is -8 scales.
+ * one. Q4_0: no minimum, it is -8 scales. 0 where one of them is not finite.
  */
-void pack_q4(const uint8_t *rows, int minima, int outputs, int inputs, uint8_t *out)
+int repack_q4(const uint8_t *rows, int minima, int outputs, int inputs, uint8_t *out)
 {
-    int groups = inputs / GROUP, bytes = GROUP / 2 + (minima ? 4 : 2);
+    int groups = inputs / GROUP, bytes = GROUP / 2 + (minima ? 4 : 2), finite = 1;
     for (int first = 0; first < outputs; first += LANES)
         for (int g = 0; g < groups; g++, out += INT4_BYTES)
             for (int lane = 0; lane < LANES && first + lane < outputs; lane++) {
                 const uint8_t *from = rows + ((size_t)(first + lane) * groups + g) * bytes;
                 for (int quad = 0; quad < 4; quad++)
                     memcpy(out + quad * 64 + lane * 4, from + bytes - GROUP / 2 + quad * 4, 4);
-                uint16_t minimum = to_half(-8.0f * from_half(from));
-                memcpy(out + 256 + 2 * lane, from, 2);
-                memcpy(out + 288 + 2 * lane, minima ? from + 2 : (const uint8_t *)&minimum, 2);
+                uint16_t scale, minimum = to_half(-8.0f * from_half(from));
+                memcpy(&scale, from, 2);
+                if (minima)
+                    memcpy(&minimum, from + 2, 2);
+                memcpy(out + 256 + 2 * lane, &scale, 2);
+                memcpy(out + 288 + 2 * lane, &minimum, 2);
+                finite &= half_is_finite(scale) & half_is_finite(minimum);
             }
+    return finite;
 }
 
-/* GGUF's Q8_0: groups of a scale in float16 and 32 codes. They get the largest scale of their row, [outputs]. */
-void pack_q8(const uint8_t *rows, int outputs, int inputs, float *scale, uint8_t *out)
+/* GGUF's Q8_0: groups of a scale in float16 and 32 codes. They get the largest scale of their row, [outputs].
+ * 0 where a scale is not finite.
+ */
+int repack_q8(const uint8_t *rows, int outputs, int inputs, float *scale, uint8_t *out)
 {
     enum { BYTES = GROUP + 2 };
     int groups = inputs / GROUP;
@@ -78,6 +90,8 @@ void pack_q8(const uint8_t *rows, int outputs, int inputs, float *scale, uint8_t
         float largest = 1e-8f;
         for (int g = 0; g < groups; g++) {
             float magnitude = __builtin_fabsf(from_half(row + g * BYTES));
+            if (!(magnitude < INFINITY))
+                return 0;
             largest = magnitude > largest ? magnitude : largest;
         }
         scale[n] = largest;
@@ -96,6 +110,7 @@ void pack_q8(const uint8_t *rows, int outputs, int inputs, float *scale, uint8_t
             }
         }
     }
+    return 1;
 }
 
 #endif

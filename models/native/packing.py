@@ -54,23 +54,27 @@ def pack_int8(limits: LimitsStruct, codes: NDArray[np.int8], scale: Floats, bias
     return PackedLinear(limits, blocks, outputs, inputs, scale=scale, bias=bias)
 
 
-def pack_q4(limits: LimitsStruct, rows: Bytes, inputs: int, bias: Floats | None, *, minima: bool) -> PackedLinear:
-    """GGUF's Q4_1 (`minima`) or Q4_0. rows: [outputs, bytes of a row]"""
+def pack_q4(
+    limits: LimitsStruct, rows: Bytes, inputs: int, bias: Floats | None, *, minima: bool
+) -> PackedLinear | None:
+    """GGUF's Q4_1 (`minima`) or Q4_0. rows: [outputs, bytes of a row]. None where a scale or minimum is not finite."""
     found = library()
     assert found is not None
     blocks = _zeros(limits, len(rows), inputs, limits.int4_bytes)
     rows = np.ascontiguousarray(rows)
-    found.pack_q4(_address(rows), minima, len(rows), inputs, _address(blocks))
+    if not found.repack_q4(_address(rows), minima, len(rows), inputs, _address(blocks)):
+        return None
     return PackedLinear(limits, blocks, len(rows), inputs, bias=bias)
 
 
-def pack_q8(limits: LimitsStruct, rows: Bytes, inputs: int, bias: Floats | None) -> PackedLinear:
-    """GGUF's Q8_0, with one scale a row. rows: [outputs, bytes of a row]"""
+def pack_q8(limits: LimitsStruct, rows: Bytes, inputs: int, bias: Floats | None) -> PackedLinear | None:
+    """GGUF's Q8_0, with one scale a row. rows: [outputs, bytes of a row]. None where a scale is not finite."""
     found = library()
     assert found is not None
     blocks = _zeros(limits, len(rows), inputs, limits.int8_bytes)
     rows, scale = np.ascontiguousarray(rows), np.empty(len(rows), np.float32)
-    found.pack_q8(_address(rows), len(rows), inputs, _address(scale), _address(blocks))
+    if not found.repack_q8(_address(rows), len(rows), inputs, _address(scale), _address(blocks)):
+        return None
     return PackedLinear(limits, blocks, len(rows), inputs, scale=scale, bias=bias)
 
 

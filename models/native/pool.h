@@ -1,29 +1,40 @@
 /* Threads for short phases of work.
  *
  * A forward is a row of phases, each a number of tasks that threads claim one by one. A phase is over when its tasks
- * are done, whoever did them: a thread that the system has not woken yet, or has put aside between two tasks, holds
- * nobody up. Threads sleep between forwards, and spin within one: whoever yields a core gives it away for a whole time
- * slice.
+ * are done, whoever did them: a thread that the system has not woken yet holds nobody up, nor does one that it has put
+ * aside between two tasks.
+ *
+ * Threads sleep between forwards. Within one, they spin for as long as one waits for a thread that runs, and then sleep
+ * too. What is waited for longer is a thread that the system has put aside in the middle of a task, for others that want
+ * its core. Spinning would use up the time that the waiting thread itself is due; whoever sleeps is owed it, and is on
+ * its core again as soon as the other is.
  */
 #ifndef POOL_H
 #define POOL_H
 
+#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <x86intrin.h>
 
 enum {
     CACHE_LINE = 64,
-    PATIENCE = 50000, /* turns of spinning, a millisecond or two, after which a thread yields all the same */
+    PATIENCE = 100000, /* cycles of spinning, some 40 microseconds: a few times what threads that run differ by */
+};
+
+/* Counts up to a number that threads wait for. */
+struct tally {
+    _Alignas(CACHE_LINE) atomic_int count;
+    atomic_int sleepers;
 };
 
 struct phase {
     _Alignas(CACHE_LINE) atomic_int next; /* the first task that nobody has claimed */
-    _Alignas(CACHE_LINE) atomic_int done;
+    struct tally done;
 };
 
 struct pool {
@@ -31,7 +42,7 @@ struct pool {
     pthread_t *workers;
     atomic_uint forwards; /* started so far; sleepers wait for it to change */
     atomic_int open;      /* whether there is work to join */
-    atomic_int inside;    /* workers that may be reading `job` */
+    struct tally outside; /* 0 but for workers that may be reading `job`: less one for each */
     atomic_int quit;
     void (*job)(void *argument, int thread);
     void *argument;
@@ -42,6 +53,32 @@ struct worker {
     int thread;
 };
 
+/* In this order: either the sleeper sees the last count, or whoever made it sees the sleeper. */
+static inline void tally_add(struct tally *tally, int awaited)
+{
+    if (atomic_fetch_add(&tally->count, 1) + 1 == awaited && atomic_load(&tally->sleepers) > 0)
+        syscall(SYS_futex, &tally->count, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static void tally_sleep(struct tally *tally, int awaited)
+{
+    atomic_fetch_add(&tally->sleepers, 1);
+    for (int seen; (seen = atomic_load(&tally->count)) < awaited;)
+        syscall(SYS_futex, &tally->count, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    atomic_fetch_sub(&tally->sleepers, 1);
+}
+
+static inline void tally_await(struct tally *tally, int awaited)
+{
+    for (unsigned long long began = __rdtsc(); atomic_load(&tally->count) < awaited;) {
+        if (__rdtsc() - began > PATIENCE) {
+            tally_sleep(tally, awaited);
+            return;
+        }
+        __builtin_ia32_pause();
+    }
+}
+
 /* The next task, or a number that is not below `tasks`. */
 static inline int phase_claim(struct phase *phase, int tasks)
 {
@@ -51,24 +88,16 @@ static inline int phase_claim(struct phase *phase, int tasks)
     return atomic_fetch_add(&phase->next, 1);
 }
 
-static inline void phase_complete(struct phase *phase)
+/* One of `tasks` is done. */
+static inline void phase_complete(struct phase *phase, int tasks)
 {
-    atomic_fetch_add(&phase->done, 1);
-}
-
-static inline void spin(int *turns)
-{
-    if (++*turns < PATIENCE)
-        __builtin_ia32_pause();
-    else
-        sched_yield();
+    tally_add(&phase->done, tasks);
 }
 
 /* Until all tasks are done. What they wrote is visible then. */
 static inline void phase_await(struct phase *phase, int tasks)
 {
-    for (int turns = 0; atomic_load(&phase->done) < tasks;)
-        spin(&turns);
+    tally_await(&phase->done, tasks);
 }
 
 static void *pool_worker(void *argument)
@@ -83,10 +112,10 @@ static void *pool_worker(void *argument)
         if (atomic_load(&pool->quit))
             return NULL;
         /* In this order: once the owner has closed the door and sees nobody inside, nobody will read the job. */
-        atomic_fetch_add(&pool->inside, 1);
+        atomic_fetch_sub(&pool->outside.count, 1);
         if (atomic_load(&pool->open))
             pool->job(pool->argument, self.thread);
-        atomic_fetch_sub(&pool->inside, 1);
+        tally_add(&pool->outside, 0);
     }
 }
 
@@ -107,8 +136,7 @@ static void pool_run(struct pool *pool, void (*job)(void *, int), void *argument
     }
     job(argument, 0);
     atomic_store(&pool->open, 0);
-    for (int turns = 0; atomic_load(&pool->inside) > 0;)
-        spin(&turns);
+    tally_await(&pool->outside, 0);
 }
 
 /* Fewer threads than asked for where the system refuses them. */

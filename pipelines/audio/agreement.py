@@ -34,7 +34,7 @@ class Agreement:
         """
         agreed = 0
         for now, before in zip(words, self._previous, strict=False):
-            if _plain(now[0]) != _plain(before[0]):
+            if plain(now[0]) != plain(before[0]):
                 break
             agreed += 1
         agreed = max(0, min(agreed, len(words) - HELD_BACK, len(self._previous) - HELD_BACK))
@@ -48,6 +48,6 @@ class Agreement:
         return fresh, rest
 
 
-def _plain(word: str) -> str:
-    """A word without what a run may see differently when it knows how the sentence goes on."""
+def plain(word: str) -> str:
+    """A word, or several, without what a run may see differently when it knows how the sentence goes on."""
     return "".join(filter(str.isalnum, word)).lower() or word.strip()

@@ -37,6 +37,19 @@ class Cut:
     def take(self, audio: Samples) -> Samples:
         return np.concatenate([audio[span.start : span.end] for span in self.spans])
 
+    def within(self, spans: Sequence[Span]) -> tuple[Span, ...]:
+        """Spans of the whole as spans of the window: what it has of them."""
+        found: list[Span] = []
+        before = 0  # samples of the window
+        for piece in self.spans:
+            shift = before - piece.start
+            for span in spans:
+                start, end = max(span.start, piece.start) + shift, min(span.end, piece.end) + shift
+                if start < end:
+                    found.append(Span(start, end))
+            before += piece.samples
+        return tuple(found)
+
     def locate(self, seconds: float, *, ending: bool = False) -> float:
         """A time in the window as a time in the whole. On the border of two pieces, what ends does so in the first."""
         position = round(seconds * SAMPLE_RATE)

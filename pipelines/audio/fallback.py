@@ -16,6 +16,7 @@ MIN_AVG_LOGPROB = -1.0
 MAX_NO_SPEECH_PROB = 0.6
 MAX_TOKENS_PER_SECOND = 25.0  # quick speech has 5 in English, 15 in scripts that take several a letter
 SLACK_TOKENS = 15
+TIME_TOKENS = 2  # of a text that is one segment
 
 
 class Verdict(Enum):
@@ -46,13 +47,13 @@ def is_silent(hypothesis: Hypothesis) -> bool:
 
 
 def is_degenerate(hypothesis: Hypothesis, seconds: float) -> bool:
-    """Repeated, improbable, or more text than anyone can say in the time."""
+    """Repeated, improbable, or more text than anyone can say in the time, or than fits without a whole segment."""
     tokens = len(hypothesis.tokens)
     return (
         hypothesis.compression_ratio > MAX_COMPRESSION_RATIO
         or hypothesis.avg_logprob < MIN_AVG_LOGPROB
         or tokens > SLACK_TOKENS + MAX_TOKENS_PER_SECOND * seconds
-        or tokens >= MAX_NEW_TOKENS
+        or tokens >= MAX_NEW_TOKENS - TIME_TOKENS
     )
 
 

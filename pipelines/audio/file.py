@@ -113,6 +113,7 @@ class FileJob:
                 number=self.next_cut,
                 audio=file.cuts[self.next_cut].take(file.audio),
                 queued=monotonic(),
+                speech=file.cuts[self.next_cut].within(file.speech),
                 task=file.request.task,
                 language=self.language,
                 context=file.context,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from models.languages import LANGUAGES
 from models.whisper import MAX_CONTEXT_TOKENS, Whisper
-from pipelines.audio.cuts import MAX_SECONDS, cut
+from pipelines.audio.cuts import cut
 from pipelines.audio.decode import decode_file
 from pipelines.audio.ear import Ear, Heard
 from pipelines.audio.fallback import TEMPERATURES
@@ -29,7 +29,6 @@ from pipelines.audio.vad import Silero, speech_spans
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.messages import Request
 
-TARGET_SECONDS = 20.0  # of a file's window where lengths adapt: the encoder's work grows faster than its input
 ORPHAN_SECONDS = 60.0  # after which an ear without a stream belongs to a request that ended while it was prepared
 
 
@@ -125,9 +124,8 @@ class Intake:
             len(audio),
             threshold=request.vad_threshold,
             silence_ms=request.vad_silence_ms,
-            target=MAX_SECONDS if self._options.window == "full" else TARGET_SECONDS,
         )
-        speech = speech_spans(probabilities, request.vad_threshold, WORD_PAUSE_MS) if request.timestamps else []
+        speech = speech_spans(probabilities, request.vad_threshold, WORD_PAUSE_MS)
         return Prepared(
             ticket=ticket,
             request=request,

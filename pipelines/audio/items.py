@@ -120,7 +120,7 @@ class Items:
         item, window, model = section.item, section.window, self._model
         delta = ""
         if window is not None and window.result is not None:
-            delta = item.say(model.decode_text(window.result.tokens[len(window.prefix) :]))
+            delta = item.say(model.decode_text(window.result.tokens[window.fixed :]))
             if window.words:
                 for part in segments(model, window.result, window.words, section.where, section.speech):
                     item.words += part.words

@@ -1,6 +1,5 @@
 """The audio step loop: one encode, decode or alignment of a batch of windows, of any files and live streams."""
 
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from time import monotonic
@@ -8,8 +7,10 @@ from time import monotonic
 import ctranslate2
 import numpy as np
 
+from models.device import available_cpus
 from models.errors import ModelLoadError
-from models.whisper import Whisper, load_whisper
+from models.whisper import Spoken, Whisper, load_whisper
+from pipelines.audio.coverage import Patch, missing, needs_alignment
 from pipelines.audio.ear import Heard
 from pipelines.audio.fallback import Verdict, judge
 from pipelines.audio.features import MAX_FRAMES, SAMPLE_RATE, LogMel
@@ -59,7 +60,7 @@ class AudioPipeline:
         if device == "auto":
             device = "cuda" if ctranslate2.get_cuda_device_count() else "cpu"
         compute_type = options.compute_type or ("default" if spec.quantization == "none" else _compute_type(device))
-        threads = spec.threads or len(os.sched_getaffinity(0))
+        threads = spec.threads or available_cpus()
         try:
             model = load_whisper(resolve(spec.source), device=device, compute_type=compute_type, threads=threads)
         except ModelLoadError as error:
@@ -203,7 +204,7 @@ class AudioPipeline:
             if window.lane is Lane.PARTIAL:
                 window.tried.append(hypothesis)
                 window.result = hypothesis
-                self._finish(window)
+                self._accept(window)
                 continue
             match judge(window, hypothesis):
                 case Verdict.RETRIED:
@@ -212,28 +213,50 @@ class AudioPipeline:
                     ] += 1
                 case Verdict.SILENCE:
                     self._counters["audio_silences"] += 1
-                    self._finish(window)
-                case Verdict.ACCEPTED if window.aligned and window.result is not None and window.result.tokens:
-                    window.stage = Stage.ALIGN
+                    self._check(window)
                 case Verdict.ACCEPTED:
-                    self._finish(window)
+                    self._accept(window)
         return sum(len(hypothesis.tokens) for hypothesis in hypotheses)
 
+    def _accept(self, window: Window) -> None:
+        assert window.result is not None
+        if window.result.tokens and (window.aligned or needs_alignment(window)):
+            window.stage = Stage.ALIGN
+        else:
+            self._check(window)
+
     def _align(self, group: Sequence[Window]) -> int:
-        for window in group:
-            assert window.result is not None
-            assert window.encoded is not None
-            window.words = self._model.align(
-                window.encoded, window.result.tokens, window.language or "en", window.task, window.seconds
-            )
+        spoken = [
+            Spoken(window.encoded, window.result.tokens, window.language or "en", window.task, window.seconds)
+            for window in group
+            if window.encoded is not None and window.result is not None
+        ]
+        for window, words in zip(group, self._model.align(spoken), strict=True):
+            window.words = words
+            self._check(window)
+        return sum(len(each.tokens) for each in spoken)
+
+    def _check(self, window: Window) -> None:
+        """Finish a window, or decode again what has speech and no words in it."""
+        found = missing(window)
+        if window.lane is Lane.PARTIAL:
+            window.missing, found = found, []
+        if not found:
             self._finish(window)
-        return sum(len(window.result.tokens) for window in group if window.result is not None)
+            return
+        self._queue.remove(window)
+        window.encoded = None
+        self._queue.put(Patch(window, found, self._model).windows)
 
     def _finish(self, window: Window) -> None:
         self._counters["audio_windows"] += 1
         self._queue.remove(window)
         window.encoded = None
         window.owner.finished(window)
+        if isinstance(patch := window.owner, Patch) and patch.closed:
+            self._counters["audio_uncovered:recovered"] += patch.found
+            self._counters["audio_uncovered:empty"] += len(patch.windows) - patch.found
+            self._finish(patch.window)
 
     # --- owners -------------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ MAX_SECTION = 28 * SAMPLE_RATE  # and here at the latest
 CUT_RANGE = 8 * SAMPLE_RATE  # how far back a cut is looked for
 DIP = 0.35  # speech probability at which a long section is cut
 TAIL = SAMPLE_RATE * 3 // 10  # silence after a turn's last speech that its final run is given
+LEFT_OUT = SAMPLE_RATE  # speech that a partial leaves out before it counts: its last words may not be there yet
 LANGUAGE_THRESHOLD = 0.5
 MAX_BACKLOG = 60 * SAMPLE_RATE  # audio that may wait for its final run before the client is held back
 ACKNOWLEDGED = SAMPLE_RATE // 2  # audio between two `Heard`
@@ -65,6 +66,7 @@ class Turn:
     start: int  # of the section
     decoded: int  # position up to which there was a partial
     agreement: Agreement = field(default_factory=Agreement)
+    prefix: tuple[int, ...] = ()  # the committed words, as the model says them
     partial: Window | None = None  # under way
 
 
@@ -193,7 +195,7 @@ class LiveStream:
         self._events.append(SpeechStopped(self._ticket.id, item.number, seconds(seen)))
         self._events.append(Committed(self._ticket.id, item.number))
         end = max(min(seen, speech_end + TAIL), turn.start + FRAME)
-        self._finalise(item, Cut((Span(turn.start, end),)), turn.agreement.tokens, last=True)
+        self._finalise(item, Cut((Span(turn.start, end),)), turn, last=True)
 
     def _grow(self) -> None:
         """Cut a turn that no longer fits a window. No word that was committed lies behind the cut."""
@@ -213,8 +215,12 @@ class LiveStream:
         if length < MAX_SECTION and probabilities[lowest] > DIP:
             return
         middle = (first + lowest) * FRAME
+        self._split(turn, middle)
+
+    def _split(self, turn: Turn, middle: int) -> None:
+        """End a turn's section. No word that was committed lies behind `middle`."""
         self._drop_partial(turn)
-        self._finalise(turn.item, Cut((Span(turn.start, middle),)), turn.agreement.tokens, last=False)
+        self._finalise(turn.item, Cut((Span(turn.start, middle),)), turn, last=False)
         self._turn = Turn(turn.item, middle, middle, decoded=middle)
 
     def _commit(self) -> None:
@@ -235,7 +241,7 @@ class LiveStream:
         cuts = cut(self._tape.probabilities(offset, end), end - offset)
         for index, each in enumerate(cuts):
             spans = tuple(Span(span.start + offset, span.end + offset) for span in each.spans)
-            self._finalise(item, Cut(spans), (), last=index == len(cuts) - 1)
+            self._finalise(item, Cut(spans), None, last=index == len(cuts) - 1)
         if not cuts:
             self._items.append(Section(item, Cut((Span(start, end),)), (), None, last=True, done=True))
             self._say_finished()
@@ -260,7 +266,9 @@ class LiveStream:
         self._drop_partial(turn)
         turn.decoded = end
         audio = self._tape.samples(turn.start, end)
-        turn.partial = self._window(Lane.PARTIAL, turn.item, audio, turn.agreement.tokens)
+        speech = self._speech(turn.start, end)
+        speech = Cut((Span(turn.start, end),)).within(speech)
+        turn.partial = self._window(Lane.PARTIAL, turn.item, audio, turn, speech)
         if stale is not None:
             turn.partial.queued = stale.queued
         self._windows.append(turn.partial)
@@ -290,10 +298,25 @@ class LiveStream:
         found = window.result
         if found is None or window.language is None or is_silent(found) or is_degenerate(found, window.seconds):
             return
-        words = self._options.model.words(found.tokens[len(window.prefix) :], window.language)
+        tokens = found.tokens
+        if window.missing:  # words behind something that was left out wait for it
+            tokens = tuple(token for word in window.words[: window.missing[0].first] for token in word.tokens)
+        words = self._options.model.words(tokens[window.fixed :], window.language)
         seen = turn.start + len(window.audio)
         fresh, rest = turn.agreement.update(words, seen, commit=seen - turn.speech >= MIN_AGREED)
+        if fresh:
+            turn.prefix = self._options.model.beginning(found, len(turn.agreement.tokens))
         self._events.append(self._items.partial(turn.item, fresh, rest, turn.speech, seen))
+        self._seek(turn, window)
+
+    def _seek(self, turn: Turn, window: Window) -> None:
+        """Go on with a new section where a run left out what stands behind a pause."""
+        if not window.missing:
+            return
+        start, end = window.missing[0].start, window.missing[0].end
+        before = max((span.end for span in window.speech if span.end <= start), default=None)
+        if before is not None and end - start >= LEFT_OUT:
+            self._split(turn, turn.start + (before + start) // 2)
 
     def _say_finished(self) -> None:
         """Sections that are done; after the last one of a stream that ends, its end."""
@@ -305,18 +328,23 @@ class LiveStream:
 
     # --- small things -------------------------------------------------------------------------------------------------
 
-    def _finalise(self, item: Item, where: Cut, prefix: tuple[int, ...], *, last: bool) -> None:
+    def _finalise(self, item: Item, where: Cut, turn: Turn | None, *, last: bool) -> None:
         start, end = where.spans[0].start, where.spans[-1].end
         local = Cut(tuple(Span(span.start - start, span.end - start) for span in where.spans))
-        window = self._window(Lane.FINAL, item, local.take(self._tape.samples(start, end)), prefix)
-        offset = start // FRAME * FRAME
-        threshold = self._request.turns.threshold if self._request.turns else 0.5
-        heard = speech_spans(self._tape.probabilities(start, end), threshold, WORD_PAUSE_MS)
-        speech = tuple(Span(span.start + offset, span.end + offset) for span in heard)
+        speech = self._speech(start, end)
+        audio = local.take(self._tape.samples(start, end))
+        window = self._window(Lane.FINAL, item, audio, turn, where.within(speech))
         self._items.append(Section(item, where, speech, window, last))
         self._windows.append(window)
 
-    def _window(self, lane: Lane, item: Item, audio: Samples, prefix: tuple[int, ...]) -> Window:
+    def _speech(self, start: int, end: int) -> tuple[Span, ...]:
+        """Where there is speech in [start, end), in positions of the stream."""
+        offset = start // FRAME * FRAME
+        threshold = self._request.turns.threshold if self._request.turns else 0.5
+        heard = speech_spans(self._tape.probabilities(start, end), threshold, WORD_PAUSE_MS)
+        return tuple(Span(span.start + offset, span.end + offset) for span in heard)
+
+    def _window(self, lane: Lane, item: Item, audio: Samples, turn: Turn | None, speech: tuple[Span, ...]) -> Window:
         final = lane is Lane.FINAL
         return Window(
             ticket=self._ticket,
@@ -325,9 +353,11 @@ class LiveStream:
             number=item.number,
             audio=audio,
             queued=monotonic(),
+            speech=speech,
             language=item.language,
             context=self._context,
-            prefix=prefix,
+            prefix=turn.prefix if turn is not None else (),
+            fixed=len(turn.agreement.tokens) if turn is not None else 0,
             temperatures=TEMPERATURES if final else TEMPERATURES[:1],
             full=self._options.full and final,
             aligned=final and self._request.words,

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from models.whisper import AlignedWord, Hypothesis, Task
 from pipelines.audio.features import FRAMES_PER_SECOND, MAX_FRAMES, SAMPLE_RATE, Floats, Samples
+from pipelines.audio.vad import Span
 from pipelines.base import Ticket
 from pipelines.messages import Event
 
@@ -50,6 +51,16 @@ class Owner(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Samples [start, end) of a window have speech, and not its words: of them [first, last) are to be found again."""
+
+    start: int
+    end: int
+    first: int
+    last: int
+
+
 @dataclass(slots=True, eq=False)
 class Window:
     """At most 30 s of audio on its way to text. `owner` makes it, the engine thread takes it through its stages."""
@@ -60,19 +71,23 @@ class Window:
     number: int  # the owner's own
     audio: Samples
     queued: float
+    speech: tuple[Span, ...] = ()  # samples of the audio that have speech
     task: Task = "transcribe"
     language: str | None = None  # None: to be detected
     context: tuple[int, ...] = ()  # tokens of text before it
-    prefix: tuple[int, ...] = ()  # tokens that its text begins with, whatever is heard
+    prefix: tuple[int, ...] = ()  # tokens that it begins with, whatever is heard; those of time too
+    fixed: int = 0  # tokens of text among them
     temperatures: tuple[float, ...] = (0.0,)
     rung: int = 0  # index of the temperature to decode at
     full: bool = False  # encode all of 30 s
-    aligned: bool = False  # words are to have times
+    aligned: bool = False  # words are to have times, whatever is in it
+    depth: int = 0  # how often it was parted from a window, to be decoded alone
     stage: Stage = Stage.ENCODE
     encoded: Floats | None = None  # [frames / 2, d_model]
     tried: list[Hypothesis] = field(default_factory=list)
     result: Hypothesis | None = None
-    words: list[AlignedWord] = field(default_factory=list)
+    words: list[AlignedWord] = field(default_factory=list)  # none if they were not needed
+    missing: list[Hole] = field(default_factory=list)  # of a partial; those of other windows are decoded again
 
     @property
     def due(self) -> float:

@@ -10,8 +10,9 @@ from models.diffusion.text import PromptTooLong, Tokens
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.image.job import ImageJob, Order, Output, Source
 from pipelines.image.messages import ImageOptions, ImageRequest
-from pipelines.image.uploads import load_mask, load_picture
+from pipelines.image.uploads import load_mask, load_picture, to_mask
 from pipelines.image.validation import Settings, settle
+from pipelines.media.pictures import decode_picture
 from pipelines.messages import Request
 
 
@@ -64,12 +65,15 @@ class Preparer:
         if request.image is None:
             return None
         size = settings.size
-        _, *latents = self._family.latent_shape(size)
-        picture = load_picture(request.image, size, (latents[0], latents[1]))
-        mask = picture.mask  # where none is given, a picture's own transparency is one
+        _, height, width = self._family.latent_shape(size)
+        upload = load_picture(decode_picture, request.image, size)
+        mask = None
         if request.mask is not None:
-            mask = load_mask(request.mask, picture.upload, size, (latents[0], latents[1]))
-        return Source(picture.pixels, mask, settings.strength)
+            mask = load_mask(decode_picture, request.mask, upload.size, size, (height, width))
+        elif upload.alpha is not None:
+            own = to_mask(upload.alpha, (height, width))  # a picture's transparency is its mask
+            mask = own if own.any() else None
+        return Source(upload.pixels, mask, settings.strength)
 
     def _noise(self, request: ImageRequest, settings: Settings) -> NoiseScheduler:
         try:

@@ -1,91 +1,57 @@
-"""Pictures and masks that an edit starts from, sized up from the header before anything is decoded."""
+"""Pictures and masks that an edit starts from."""
 
-import warnings
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
 from models.diffusion.family import Size
 from pipelines.base import InvalidRequest
+from pipelines.media.messages import Fit, PictureJob
+from pipelines.media.pictures import DecodePicture, Picture
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-MAX_PIXELS = 50_000_000  # 150 MB of RGB
 KEEP = 0.5  # a mask's pixel is drawn anew where it is less opaque
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """What is transparent in it is white."""
+class Upload:
+    """A picture to start from. What is transparent in it is white."""
 
-    pixels: torch.Tensor  # [1, 3, H, W] in -1…1, resized
-    upload: Size  # as it came
-    mask: torch.Tensor | None  # [1, 1, h, w] of latents: 1 where it is transparent; None: nowhere
-
-
-def load_picture(path: str, size: Size, latents: tuple[int, int]) -> Picture:
-    """For latents of that height and width. Raises InvalidRequest."""
-    image = _open(path, "image")
-    upload = Size(*image.size)
-    mask = None
-    if _has_alpha(image):
-        image = image.convert("RGBA")
-        mask = _mask(image.getchannel("A"), size, latents)
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    image = _resized(image.convert("RGB"), size)
-    pixels = torch.from_numpy(np.array(image, np.float32) / 255.0).permute(2, 0, 1)[None]
-    return Picture(pixels * 2.0 - 1.0, upload, mask if mask is not None and mask.any() else None)
+    pixels: torch.Tensor  # [1, 3, H, W] in -1…1, resized to what is drawn
+    alpha: torch.Tensor | None  # [1, 1, H, W] in 0…1, resized too; None where the file has no transparency
+    size: Size  # that the file has
 
 
-def load_mask(path: str, upload: Size, size: Size, latents: tuple[int, int]) -> torch.Tensor:
-    """[1, 1, h, w]: 1 where the mask is transparent, for latents of that height and width. Raises InvalidRequest."""
-    image = _open(path, "mask")
-    if Size(*image.size) != upload:
-        raise InvalidRequest(f"'mask' is {Size(*image.size)}, but 'image' is {upload}; they have one size", "mask")
-    if not _has_alpha(image):
+def load_picture(decode: DecodePicture, path: str, size: Size) -> Upload:
+    """The picture of a file, resized to `size`. Raises InvalidRequest."""
+    picture = decode(_job(path, "image", size))
+    pixels = torch.from_numpy(picture.rgb.copy()).permute(2, 0, 1)[None].float() / 255.0
+    return Upload(pixels * 2.0 - 1.0, _alpha(picture), Size(*picture.full))
+
+
+def load_mask(decode: DecodePicture, path: str, upload: Size, size: Size, latents: tuple[int, int]) -> torch.Tensor:
+    """The mask of a file for a picture of size `upload`, as `to_mask` has it. Raises InvalidRequest."""
+    picture = decode(_job(path, "mask", size))
+    alpha = _alpha(picture)
+    if Size(*picture.full) != upload:
+        raise InvalidRequest(f"'mask' is {Size(*picture.full)}, but 'image' is {upload}; they have one size", "mask")
+    if alpha is None:
         raise InvalidRequest("'mask' has no transparency: what is transparent in it is drawn anew", "mask")
-    return _mask(image.convert("RGBA").getchannel("A"), size, latents)
+    return to_mask(alpha, latents)
 
 
-def _mask(alpha: Image.Image, size: Size, latents: tuple[int, int]) -> torch.Tensor:
-    anew = _resized(ImageOps.invert(alpha), size)
-    pixels = torch.from_numpy(np.array(anew, np.float32) / 255.0)[None, None]
-    return F.interpolate((pixels >= KEEP).float(), size=latents)
+def to_mask(alpha: torch.Tensor, latents: tuple[int, int]) -> torch.Tensor:
+    """[1, 1, H, W] of opacity -> [1, 1, h, w] of latents of that height and width: 1 where it is transparent."""
+    return F.interpolate((1.0 - alpha >= KEEP).float(), size=latents)
 
 
-def _open(path: str, param: str) -> Image.Image:
-    """Upright and decoded. Raises InvalidRequest where it is no picture, or one that is too large or broken."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about oddities of a file; our own limit is below the library's
-            with Image.open(path, formats=FORMATS) as image:  # reads no more than the header
-                if image.width * image.height > MAX_PIXELS:
-                    raise too_large(param)
-                image.load()
-                return ImageOps.exif_transpose(image)
-    except UnidentifiedImageError:
-        raise InvalidRequest(f"{param!r} is no picture that is read here ({', '.join(FORMATS)})", param) from None
-    except Image.DecompressionBombError:  # the library's own limit, which is above ours
-        raise too_large(param) from None
-    except (OSError, ValueError, SyntaxError, EOFError) as error:
-        raise InvalidRequest(f"{param!r} can't be decoded: {_reason(error, path)}", param) from None
+def _job(path: str, param: str, size: Size) -> PictureJob:
+    fit = Fit(width=size.width, height=size.height, resample=Image.Resampling.LANCZOS)
+    return PictureJob(source=path, param=param, fit=fit, background="white")
 
 
-def too_large(param: str) -> InvalidRequest:
-    return InvalidRequest(f"{param!r} has more pixels than the {MAX_PIXELS} that are accepted", param)
-
-
-def _reason(error: Exception, path: str) -> str:
-    """Where the file lies is nobody's business."""
-    return str(error).replace(path, "the file")
-
-
-def _has_alpha(image: Image.Image) -> bool:
-    return "A" in image.getbands() or "transparency" in image.info
-
-
-def _resized(image: Image.Image, size: Size) -> Image.Image:
-    wanted = (size.width, size.height)
-    return image if image.size == wanted else image.resize(wanted, Image.Resampling.LANCZOS)
+def _alpha(picture: Picture) -> torch.Tensor | None:
+    if picture.alpha is None:
+        return None
+    return torch.from_numpy(picture.alpha.copy())[None, None].float() / 255.0

@@ -1,31 +1,45 @@
 """Chat messages to the text that a model was trained on."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import NoReturn
 
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
+import msgspec
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest
 from pipelines.messages import MediaPart, Message
+from pipelines.text.stand_ins import Controls, JsonValue, is_stand_in
 
-JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt. What the messages spelled like a control token, and the template did not write, has a character in its
+    place: `literals` says what each stands for."""
+
+    text: str
+    literals: Mapping[str, str]
 
 
 class ChatTemplate:
     """A model's own template, compiled once and rendered as transformers renders it.
 
-    Safe to share between threads. `special_tokens` are the names that templates know: bos_token, eos_token, …
-    Raises ModelLoadError where the template does not compile.
+    Safe to share between threads. `special_tokens` are the names that templates know: bos_token, eos_token, …;
+    `controls` is how the vocabulary's control tokens are spelled. Raises ModelLoadError where the template does not
+    compile.
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    def __init__(self, source: str, special_tokens: Mapping[str, str], controls: Collection[str] = ()) -> None:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
         )
@@ -37,19 +51,22 @@ class ChatTemplate:
         except TemplateError as error:
             raise ModelLoadError(f"the model's chat template does not compile: {error}") from error
         self._special_tokens = dict(special_tokens)
+        self._controls = Controls(controls)
         self._knows_developer = "developer" in source
 
-    def render(self, messages: Sequence[Message]) -> str:
+    def render(self, messages: Sequence[Message]) -> Rendered:
         """The prompt that asks for the next assistant message.
 
         Raises InvalidRequest for media, and for a conversation that the template refuses: some want roles to take
         turns, some know no system message.
         """
         plain = [self._plain(message, index) for index, message in enumerate(messages)]
+        guarded, literals = self._controls.guard(plain)
         try:
-            return self._template.render(
-                messages=plain, tools=None, documents=None, add_generation_prompt=True, **self._special_tokens
+            text = self._template.render(
+                messages=guarded, tools=None, documents=None, add_generation_prompt=True, **self._special_tokens
             )
+            return Rendered(text, literals)
         except TemplateError as error:
             raise InvalidRequest(f"the model's chat template refuses the messages: {error}", "messages") from error
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
@@ -86,8 +103,8 @@ class ChatTemplate:
 def _arguments(text: str) -> JsonValue:
     """The object that `text` spells, else the text: a model's call need not have been valid JSON."""
     try:
-        value: JsonValue = json.loads(text)
-    except ValueError:
+        value: JsonValue = msgspec.json.decode(text)  # not json's: that lets halves of surrogate pairs through
+    except (msgspec.DecodeError, RecursionError):
         return text
     return value if isinstance(value, dict) else text
 
@@ -100,7 +117,12 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """Jinja's own filter escapes HTML, which models have not seen."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    return _NOT_ASCII.sub(_escaped, text) if ensure_ascii else text
+
+
+def _escaped(character: re.Match[str]) -> str:
+    return character[0] if is_stand_in(character[0]) else json.dumps(character[0])[1:-1]
 
 
 def _raise_exception(message: str) -> NoReturn:

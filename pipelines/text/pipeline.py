@@ -4,6 +4,7 @@ from collections.abc import Sequence as Rows
 from time import monotonic
 
 from models.batch import CausalDecoder
+from models.device import multiplies_bf16
 from models.errors import ModelLoadError
 from models.loading import LoadedModel, load_decoder
 from models.native.library import has_matrix_unit
@@ -23,6 +24,7 @@ from pipelines.messages import (
 )
 from pipelines.text.block_manager import BlockManager
 from pipelines.text.chat_template import ChatTemplate
+from pipelines.text.defaults import sampling_defaults
 from pipelines.text.draft_model import DraftModel, require_same_vocabulary
 from pipelines.text.memory import (
     CacheSize,
@@ -33,11 +35,12 @@ from pipelines.text.memory import (
     size_cache,
 )
 from pipelines.text.ngram import NgramProposer
+from pipelines.text.plan import Plan
 from pipelines.text.postprocess import Postprocessor
 from pipelines.text.preparation import Preparer
 from pipelines.text.results import Result, read_logits
 from pipelines.text.runner import Runner, try_largest
-from pipelines.text.scheduler import Plan, Scheduler
+from pipelines.text.scheduler import Scheduler
 from pipelines.text.sequence import Sequence, State
 from pipelines.text.speculative import Proposer, Speculation
 from pipelines.text.vocabulary import Vocabulary
@@ -46,8 +49,11 @@ from pipelines.text.vocabulary import Vocabulary
 class TextPipeline:
     """Continuous batching of sequences; implements `pipelines.base.Pipeline`."""
 
-    def __init__(self, model: LoadedModel, options: TextOptions, draft: LoadedModel | None = None) -> None:
-        """`draft`: the model that proposes. Raises ModelError where options, models and machine do not fit together."""
+    def __init__(
+        self, model: LoadedModel, options: TextOptions, draft: LoadedModel | None = None, source: str = ""
+    ) -> None:
+        """`draft`: the model that proposes. `source`: what the model was loaded from. Raises ModelError where options,
+        models and machine do not fit together."""
         decoder, tokenizer = model.decoder, model.tokenizer
         size = _cache_size(decoder, options, draft)
         self._decoder = decoder
@@ -65,11 +71,13 @@ class TextPipeline:
         self._scheduler = _scheduler(self._blocks, decoder.tile, options, size, self._speculation)
         vocabulary = Vocabulary(tokenizer, decoder.config.vocab_size)
         template = tokenizer.chat_template
+        self._sampling = sampling_defaults(options.sampling, model.generation.sampling, source)
         self._preparer = Preparer(
             tokenizer,
             vocabulary,
-            model.generation,
-            None if template is None else ChatTemplate(template, tokenizer.special_tokens),
+            self._sampling,
+            model.generation.eos_ids,
+            None if template is None else ChatTemplate(template, tokenizer.special_tokens, tokenizer.controls),
             max_model_len=size.max_model_len,
             block_size=self._runner.block_size,
             options=options,
@@ -89,7 +97,7 @@ class TextPipeline:
             draft = _load(spec.text.draft, spec) if spec.text.draft else None
         except ModelLoadError as error:
             raise ModelError(f"text.draft: {error}") from error
-        pipeline = cls(model, spec.text, draft)
+        pipeline = cls(model, spec.text, draft, spec.source)
         return pipeline, pipeline.ready()
 
     def ready(self) -> Ready:
@@ -105,6 +113,7 @@ class TextPipeline:
                 "speculation": self._options.speculation or "off",
                 "draft": self._options.draft or "none",
             },
+            sampling=self._sampling,
         )
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -139,11 +148,12 @@ class TextPipeline:
     def step(self, only: str | None = None) -> StepResult:
         started = monotonic()
         self._speculation.propose(self._scheduler.drafting(only), self._scheduler.num_running)
-        plan = self._scheduler.schedule(only)
+        plan = self._scheduler.schedule(only, started)
         if not plan.chunks:
             return StepResult()
         results = self._run(plan)
         ended = monotonic()
+        self._scheduler.observe(plan, ended - started)
         events = self._postprocess(plan, results, started, ended)
         return StepResult(events, StepReport(plan.kind, len(plan.chunks), plan.tokens, ended - started))
 
@@ -215,8 +225,9 @@ def _load(source: str, spec: ModelSpec) -> LoadedModel:
     """Raises ModelLoadError."""
     path = resolve(source)
     dense = spec.text.dense_prefill
-    if dense is None:  # the matrix unit reads quantised weights as fast as dense ones
-        dense = not has_matrix_unit() and dense_prefill_fits(path, available_bytes())
+    # The matrix unit reads quantised weights as fast as dense ones.
+    if dense is None and (has_matrix_unit() or not dense_prefill_fits(path, available_bytes(), multiplies_bf16())):
+        dense = False
     return load_decoder(
         path,
         device=spec.device,

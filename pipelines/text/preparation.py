@@ -2,12 +2,11 @@
 
 import secrets
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from models.loading import GenerationDefaults
-from models.tokenizer import Tokenizer
+from models.tokenizer import NONE, Tokenizer
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.messages import (
     ChatPrompt,
@@ -23,6 +22,7 @@ from pipelines.messages import (
 from pipelines.text.chat_template import ChatTemplate
 from pipelines.text.detokenizer import incomplete_tail
 from pipelines.text.drafting import Drafting
+from pipelines.text.fields import SamplingDefaults
 from pipelines.text.output import Output
 from pipelines.text.prefix import PrefixKey, prefix_keys
 from pipelines.text.sampling import SamplingParams, TokenCounts
@@ -51,7 +51,8 @@ class Preparer:
         self,
         tokenizer: Tokenizer,
         vocabulary: Vocabulary,
-        generation: GenerationDefaults,
+        defaults: SamplingDefaults,
+        eos_ids: frozenset[int],
         template: ChatTemplate | None,
         *,
         max_model_len: int,
@@ -59,10 +60,11 @@ class Preparer:
         options: TextOptions,
         proposers: Collection[ProposerKind],
     ) -> None:
-        """`options`: what holds for requests that don't say. `proposers`: those that the model has."""
+        """`defaults` and `options`: what holds for requests that don't say. `eos_ids`: the model's own, beside the
+        tokenizer's. `proposers`: those that the model has."""
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
-        self._generation = generation
+        self._defaults = defaults
         self._template = template
         self._max_model_len = max_model_len
         self._block_size = block_size
@@ -70,7 +72,7 @@ class Preparer:
         self._proposer: ProposerKind = options.speculation or "ngram"
         self._max_draft = options.max_draft if options.speculation else 0
         self._proposers = proposers
-        self._eos_ids = tokenizer.eos_ids | generation.eos_ids
+        self._eos_ids = tokenizer.eos_ids | eos_ids
         self._own = threading.local()
 
     def brief(self, request: TextRequest) -> bool:
@@ -145,9 +147,12 @@ class Preparer:
                     raise InvalidRequest("there are no messages", "messages")
                 if self._template is None:
                     raise InvalidRequest("this model has no chat template: it only completes prompts", "messages")
-                text = self._template.render(messages)
-                return _Tokens(self._mine.encode(text, add_special=False), text)
+                prompt_text = self._template.render(messages)
+                self._require_fit(prompt, prompt_text.text, prompt_text.literals)
+                ids = self._mine.encode(prompt_text.text, add_special=False, literals=prompt_text.literals)
+                return _Tokens(ids, "")  # a chat is not echoed
             case StringPrompt(text=text):
+                self._require_fit(prompt, text)
                 ids = self._mine.encode(text, add_special=True)
                 if not ids and self._mine.bos_id is not None:
                     ids = [self._mine.bos_id]  # an empty prompt: a text of the model's own
@@ -157,6 +162,8 @@ class Preparer:
             case TokenPrompt(ids=ids):
                 if not ids:
                     raise InvalidRequest("a prompt of token ids needs at least one", "prompt")
+                if len(ids) > self._max_model_len:
+                    raise self._too_long(prompt, str(len(ids)))
                 size = self._vocabulary.size
                 for id in ids:
                     if not 0 <= id < size:
@@ -164,6 +171,18 @@ class Preparer:
                 data = b"".join(map(self._vocabulary.bytes_of, ids))
                 tail = incomplete_tail(data)
                 return _Tokens(ids, data[: len(data) - len(tail)].decode("utf-8", errors="replace"), tail)
+
+    def _require_fit(self, prompt: Prompt, text: str, literals: Mapping[str, str] = NONE) -> None:
+        """Raises InvalidRequest for a text that is too long by far: it is not worth the seconds to count its tokens."""
+        if self._mine.exceeds(text, self._max_model_len, literals=literals):
+            raise self._too_long(prompt, f"more than {self._max_model_len}")
+
+    def _too_long(self, prompt: Prompt, count: str) -> InvalidRequest:
+        return InvalidRequest(
+            f"the context holds {self._max_model_len} tokens, the prompt alone has {count}",
+            "messages" if isinstance(prompt, ChatPrompt) else "prompt",
+            "context_length_exceeded",
+        )
 
     @property
     def _mine(self) -> Tokenizer:
@@ -180,11 +199,7 @@ class Preparer:
         limit = self._max_model_len
         room = limit - prompt_length
         if room < (0 if sampling.max_tokens == 0 else 1):
-            raise InvalidRequest(
-                f"the context holds {limit} tokens, the prompt alone has {prompt_length}",
-                "messages" if isinstance(prompt, ChatPrompt) else "prompt",
-                "context_length_exceeded",
-            )
+            raise self._too_long(prompt, str(prompt_length))
         if sampling.max_tokens is not None and sampling.max_tokens > room:
             raise InvalidRequest(
                 f"the context holds {limit} tokens: {prompt_length} of the prompt and max_tokens {sampling.max_tokens} "
@@ -192,15 +207,15 @@ class Preparer:
                 "max_tokens",
                 "context_length_exceeded",
             )
-        own = self._generation
+        own = self._defaults
         return SamplingParams(
             temperature=_or(sampling.temperature, own.temperature),
             top_p=_or(sampling.top_p, own.top_p),
             top_k=max(0, _or(sampling.top_k, own.top_k)),
             min_p=_or(sampling.min_p, own.min_p),
             repetition_penalty=_or(sampling.repetition_penalty, own.repetition_penalty),
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
+            presence_penalty=_or(sampling.presence_penalty, own.presence_penalty),
+            frequency_penalty=_or(sampling.frequency_penalty, own.frequency_penalty),
             logit_bias=sampling.logit_bias,
             seed=secrets.randbits(64) if sampling.seed is None else sampling.seed % 2**64,
             max_tokens=room if sampling.max_tokens is None else sampling.max_tokens,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 
 from models.logits import Logits
+from pipelines.text.plan import Chunk, Plan
 from pipelines.text.sampler import Choice, RowLogprobs, Sampled, sample, token_logprobs
 from pipelines.text.sampling import SamplingParams, TokenCounts
-from pipelines.text.scheduler import Chunk, Plan
 
 
 @dataclass(frozen=True, slots=True)

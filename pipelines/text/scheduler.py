@@ -1,80 +1,38 @@
 """Which rows of which sequences the next step runs."""
 
 from bisect import insort
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
+from math import inf
 
 from pipelines.text.block_manager import BlockManager
-from pipelines.text.sequence import Sequence, State
+from pipelines.text.pace import Pace
+from pipelines.text.plan import Chunk, Plan
+from pipelines.text.sequence import Rank, Sequence, State
 from pipelines.text.speculative import Want
+from pipelines.text.waiting import Waiting, due
 
-INTERACTIVE, BATCH = 0, 1
-BATCH_SHARE = 8  # of so many admissions, one is of the batch class while any of it waits
-MAX_PREEMPTIONS = 2  # of a batch sequence: then it ranks as an interactive one, so that it ends some day
+MAX_PREEMPTIONS = 2  # of a sequence of a lower rank: then it has the highest, so that it ends some day
 REPLAY_ROWS = 64  # of one sequence in one step
 LOGPROB_ROWS = 128  # of a prefill that wants the logits of all its rows: [rows, vocab] float32
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Rows of one sequence: its positions `start … start + length - 1`."""
-
-    sequence: Sequence
-    start: int
-    length: int
-    draws: bool  # the last row gives the sequence's next token
-    scores: bool = False  # every row gives the log-probability of the prompt token after it
-    drafts: tuple[int, ...] = ()  # the tokens of its last rows, to be verified: the row before each draws too
-
-    @property
-    def table(self) -> list[int]:
-        return self.sequence.table
-
-    @property
-    def logits(self) -> int:
-        """The number of last rows whose logits are wanted."""
-        return self.length if self.scores else int(self.draws) + len(self.drafts)
-
-    @property
-    def ids(self) -> list[int]:
-        """The tokens of its rows."""
-        own = self.length - len(self.drafts)
-        return [*self.sequence.tokens[self.start : self.start + own], *self.drafts]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One step: a decode forward and a prefill forward, either of which may be empty."""
-
-    decode: tuple[Chunk, ...]
-    prefill: tuple[Chunk, ...]
-
-    @property
-    def chunks(self) -> tuple[Chunk, ...]:
-        return self.decode + self.prefill
-
-    @property
-    def kind(self) -> str:
-        return "mixed" if self.decode and self.prefill else "decode" if self.decode else "prefill"
-
-    @property
-    def tokens(self) -> int:
-        return sum(chunk.length for chunk in self.chunks)
-
-    @property
-    def request_ids(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(chunk.sequence.ticket.id for chunk in self.chunks))
+RESERVE = 8  # of so many places in a step, one is kept for small sequences; of twice as many blocks, one
+BRIEF = 2  # tiles of a prompt that is computed at once: what else there is to prefill lets it pass
 
 
 class Scheduler:
-    """Running decodes first, then prefills that have begun, then waiting sequences, within `max_num_batched_tokens`.
+    """Running decodes first, then prompts in the order in which they are due, those that have begun and those that
+    wait, within `max_num_batched_tokens`.
 
     A prefill ends each step on a border of `tile` or at the prompt's end, so that what it computes does not depend on
     the load. A sequence is admitted when its whole prompt finds blocks; decodes take blocks as they go. When there are
     none, the newest sequence of the lowest rank is put back: it will prefill its prompt again and replay its output as
     decode rows, which gives the same keys, values and tokens.
+
+    Nobody takes everything: long prompts, further choices of a request and the batch class leave places and blocks to
+    small sequences, and where those are taken too, further choices and batch sequences are put back for others. A brief
+    prompt is computed in a step of its own beside the decodes of its rank, and while such come and go, long ones are
+    computed in short steps.
 
     Every sequence must fit the cache alone (`max_model_len`); then the first of the highest rank always goes on.
     """
@@ -104,9 +62,10 @@ class Scheduler:
         self._max_model_len = max_model_len
         self._released = released
         self._running: list[Sequence] = []  # by (rank, order): the last is the first to be put back
-        self._waiting: tuple[deque[Sequence], deque[Sequence]] = (deque(), deque())  # by rank
+        self._waiting = Waiting()
         self._arrivals = 0
-        self._interactive_turns = 0  # admissions since the last of the batch class, while that one waited
+        self._pace = Pace(tile)
+        self._hurried = False  # whether the last step was for brief prompts alone
         self.num_preemptions = 0
         self.prefix_query_tokens = 0
         self.prefix_hit_tokens = 0
@@ -117,17 +76,20 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return sum(map(len, self._waiting))
+        return len(self._waiting)
 
     def add(self, sequence: Sequence) -> None:
-        sequence.rank = INTERACTIVE if sequence.ticket.priority == "interactive" else BATCH
+        sequence.rank = self._rank(sequence)
+        sequence.reserved = sequence.rank is Rank.SMALL
         sequence.order = self._arrivals
         self._arrivals += 1
-        self._waiting[sequence.rank].append(sequence)
+        self._waiting.add(sequence)
+        if self._is_brief(sequence):
+            self._pace.brief(sequence.ticket.received)
 
     def abort(self, request_id: str) -> None:
         """Drop the sequences of a request, wherever they are."""
-        for sequence in [*self._running, *self._waiting[0], *self._waiting[1]]:
+        for sequence in [*self._running, *self._waiting]:
             if sequence.ticket.id == request_id:
                 self.finish(sequence)
 
@@ -136,8 +98,19 @@ class Scheduler:
         if sequence.state is State.RUNNING:
             self._leave(sequence)
         elif sequence.state is State.WAITING:
-            self._waiting[sequence.rank].remove(sequence)
+            self._waiting.remove(sequence)
         sequence.state = State.FINISHED
+
+    def _rank(self, sequence: Sequence) -> Rank:
+        if sequence.ticket.priority == "batch":
+            return Rank.BATCH
+        if sequence.index > 0:
+            return Rank.FURTHER
+        return Rank.SMALL if sequence.prompt_length <= self._max_num_batched_tokens else Rank.LONG
+
+    def _is_brief(self, sequence: Sequence) -> bool:
+        left = sequence.prompt_length - sequence.computed
+        return sequence.rank <= Rank.LONG and sequence.index == 0 and left <= BRIEF * self._tile
 
     # --- one step -----------------------------------------------------------------------------------------------------
 
@@ -153,31 +126,43 @@ class Scheduler:
                 wants.append(Want(sequence, max(0, room)))
         return wants
 
-    def schedule(self, only: str | None = None) -> Plan:
+    def schedule(self, only: str | None = None, now: float = inf) -> Plan:
         """The next step; with `only`, of one request. What it takes (blocks, a place among the running) stays taken
-        if the step fails: no token depends on it."""
+        if the step fails: no token depends on it. `now`: monotonic seconds."""
         budget = self._max_num_batched_tokens
+        if only is None:
+            self._welcome()
+        hurry = self._hurries(only)
         decode: list[Chunk] = []
         prefill: list[Chunk] = []
         for sequence in self._candidates(only):
-            if sequence.state is State.RUNNING and not sequence.prefilling:
+            left_out = hurry and sequence.rank >= Rank.FURTHER
+            if sequence.state is State.RUNNING and not sequence.prefilling and not left_out:
                 chunk = self._decode_chunk(sequence, budget)
                 if chunk is not None:
                     decode.append(chunk)
                     budget -= chunk.length
-        for sequence in self._candidates(only):
+        # Tokens of this step for prompts that are not brief.
+        slow = 0 if hurry else self._pace.tokens(budget, now)
+        for sequence in sorted(self._candidates(only), key=lambda each: (each.rank is Rank.BATCH, due(each))):
             if sequence.prefilling:
-                chunk = self._prefill_chunk(sequence, budget)
+                chunk = self._prefill_chunk(sequence, budget if sequence.brief else min(budget, slow))
                 if chunk is not None:
                     prefill.append(chunk)
                     budget -= chunk.length
-        while only is None and budget >= self._tile and (newcomer := self._admit()) is not None:
+                    slow -= 0 if sequence.brief else chunk.length
+        while only is None and min(budget, slow) >= self._tile and (newcomer := self._admit()) is not None:
             # Its prompt may be in the cache as a whole, with its output left to replay: that is the next step's.
-            chunk = self._prefill_chunk(newcomer, budget) if newcomer.prefilling else None
+            chunk = self._prefill_chunk(newcomer, min(budget, slow)) if newcomer.prefilling else None
             if chunk is not None:
                 prefill.append(chunk)
                 budget -= chunk.length
+                slow -= chunk.length
         return Plan(tuple(decode), tuple(prefill))
+
+    def observe(self, plan: Plan, seconds: float) -> None:
+        """The step has been run in so many seconds."""
+        self._pace.observe(plan, seconds)
 
     def commit(self, plan: Plan, accepted: Rows[int]) -> None:
         """The step has run: its keys and values are in the cache. `accepted`: drafts of each chunk; those of the others
@@ -198,6 +183,12 @@ class Scheduler:
 
     def _candidates(self, only: str | None) -> list[Sequence]:
         return [sequence for sequence in self._running if only is None or sequence.ticket.id == only]
+
+    def _hurries(self, only: str | None) -> bool:
+        """Whether this step is for brief prompts, and for the decodes that are not put off: every other one at most."""
+        brief = any(sequence.prefilling and sequence.brief for sequence in self._running)
+        self._hurried = only is None and brief and not self._hurried
+        return self._hurried
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -256,9 +247,10 @@ class Scheduler:
         sequence.computed = 0
         sequence.state = State.WAITING
         sequence.preemptions += 1
+        sequence.brief = False
         if sequence.preemptions >= MAX_PREEMPTIONS:
-            sequence.rank = INTERACTIVE
-        self._waiting[sequence.rank].appendleft(sequence)
+            sequence.rank = Rank.SMALL
+        self._waiting.put_back(sequence)
         self.num_preemptions += 1
 
     def _leave(self, sequence: Sequence) -> None:
@@ -270,40 +262,103 @@ class Scheduler:
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def _admit(self) -> Sequence | None:
-        """The next waiting sequence, now running with blocks for its whole prompt; None where that can't be."""
-        if len(self._running) == self._max_num_seqs or (sequence := self._next()) is None:
+    def _welcome(self) -> None:
+        """Admit interactive sequences that the others make room for: before anything is scheduled, since whoever is
+        put back takes no part in the step. Of long prompts one at a time is computed, so one at a time is let in."""
+        if self._waiting.batch_turn and self._places(reserved=False) > 0:
+            return
+        computing = any(s.prefilling and not s.brief and s.rank < Rank.BATCH for s in self._running)
+
+        def welcome(sequence: Sequence) -> bool:
+            return sequence.rank < Rank.BATCH and (not computing or self._is_brief(sequence))
+
+        while (newcomer := self._admit(welcome, preempt=True)) is not None:
+            computing = computing or (newcomer.prefilling and not newcomer.brief)
+
+    def _admit(self, welcome: Callable[[Sequence], bool] | None = None, *, preempt: bool = False) -> Sequence | None:
+        """The next waiting sequence, of those that are welcome: now running with blocks for its whole prompt. None
+        where that can't be. `preempt`: others of lower ranks are put back for it."""
+        full = len(self._running) == self._max_num_seqs
+        if not len(self._waiting) or (full and (not preempt or self._running[-1].rank < Rank.FURTHER)):
             return None
-        prefix = self._match(sequence)
-        needed = self._blocks.blocks_for(min(len(sequence.tokens) + 1, self._max_model_len)) - len(prefix)
-        # Each running sequence keeps a block to grow into: else the newcomer would be put back at once.
-        if not self._blocks.can_allocate(needed + len(self._running), prefix):
-            return None
-        self._waiting[sequence.rank].popleft()
-        overtaking = sequence.rank == INTERACTIVE and self._waiting[BATCH]
-        self._interactive_turns = self._interactive_turns + 1 if overtaking else 0
+        lacking = False
+        for sequence in self._waiting.in_turn(self._running):
+            if (welcome is not None and not welcome(sequence)) or (lacking and not sequence.reserved):
+                continue
+            if not self._has_leader(sequence) or not self._place(sequence, preempt=preempt):
+                continue  # those behind it may have places that it may not take
+            prefix = self._match(sequence)
+            needed = self._blocks.blocks_for(min(len(sequence.tokens) + 1, self._max_model_len)) - len(prefix)
+            if self._make_room(sequence, needed, prefix, preempt=preempt):
+                self._start(sequence, needed, prefix)
+                return sequence
+            if sequence.reserved:
+                return None
+            lacking = True  # the blocks that come free are its own, but for the reserve
+        return None
+
+    def _start(self, sequence: Sequence, needed: int, prefix: list[int]) -> None:
+        self._waiting.admit(sequence)
         growth = self._blocks.blocks_for(sequence.params.max_tokens - sequence.num_output)
         sequence.table = self._blocks.allocate(needed, prefix, growth)
         sequence.computed = len(prefix) * self._blocks.block_size
         sequence.state = State.RUNNING
+        sequence.brief = self._is_brief(sequence)
         insort(self._running, sequence, key=lambda other: (other.rank, other.order))
         self._count_hit(sequence)
-        return sequence
 
-    def _next(self) -> Sequence | None:
-        """The sequence whose turn it is; None where there is none, or it has to wait for its leader's blocks."""
-        interactive, batch = self._waiting
-        if batch and (not interactive or self._interactive_turns >= BATCH_SHARE - 1):
-            sequence = batch[0]
-        elif interactive:
-            sequence = interactive[0]
-        else:
-            return None
-        # Only for one that gets its rows in every step: a leader that was put back may itself wait behind this one.
+    def _places(self, *, reserved: bool) -> int:
+        """Free places among the running; those that are kept for small sequences are `reserved`."""
+        free = self._max_num_seqs - len(self._running)
+        if reserved:
+            return free
+        others = sum(not each.reserved for each in self._running)
+        return min(free, self._max_num_seqs - self._max_num_seqs // RESERVE - others)
+
+    def _place(self, sequence: Sequence, *, preempt: bool) -> bool:
+        """Whether there is a place for it among the running, if need be another's."""
+        while self._places(reserved=sequence.reserved) <= 0:
+            if not preempt or not self._put_back_for(sequence):
+                return False
+        return True
+
+    def _make_room(self, sequence: Sequence, needed: int, prefix: list[int], *, preempt: bool) -> bool:
+        """Whether there are blocks for it, if need be others'."""
+        if not sequence.reserved and self._running:
+            needed += self._blocks.num_blocks // (2 * RESERVE)
+        # Each running sequence keeps a block to grow into: else the newcomer would be put back at once.
+        while not self._blocks.can_allocate(needed + len(self._running), prefix):
+            lower = self._yielding(sequence)
+            least = needed + len(self._running) - sum(1 + len(each.table) for each in lower)
+            if not preempt or not self._blocks.can_allocate(least, prefix) or not self._put_back_for(sequence):
+                return False
+        return True
+
+    def _put_back_for(self, sequence: Sequence) -> bool:
+        """Put back the newest of the lowest rank that may be."""
+        victim = next(iter(self._yielding(sequence)), None)
+        if victim is not None:
+            self._preempt(victim)
+        return victim is not None
+
+    def _yielding(self, to: Sequence) -> list[Sequence]:
+        """Those that may be put back for a sequence, the first to go first: of the batch class, and further choices of
+        requests that keep another one running."""
+        left = Counter(each.ticket.id for each in self._running)
+        found: list[Sequence] = []
+        for each in reversed(self._running):
+            if each.rank < Rank.FURTHER or each.rank <= to.rank:
+                break
+            if each.rank is Rank.BATCH or left[each.ticket.id] > 1:
+                left[each.ticket.id] -= 1
+                found.append(each)
+        return found
+
+    def _has_leader(self, sequence: Sequence) -> bool:
+        """False where it has to wait for its leader's blocks: only for one that gets its rows in every step; a leader
+        that was put back may itself wait behind this one."""
         leader = sequence.leader
-        if leader is not None and leader.state is State.RUNNING and leader.computed < self._reusable(sequence):
-            return None
-        return sequence
+        return leader is None or leader.state is not State.RUNNING or leader.computed >= self._reusable(sequence)
 
     def _reusable(self, sequence: Sequence) -> int:
         """Prompt positions that may come from the cache: whole tiles, short of the row whose logits are wanted."""

@@ -1,7 +1,7 @@
 """One choice of one request, from its prompt to its last token."""
 
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 
 from pipelines.base import Ticket
 from pipelines.messages import ProposerKind, TokenLogprob
@@ -15,6 +15,15 @@ class State(Enum):
     WAITING = auto()  # holds no blocks
     RUNNING = auto()
     FINISHED = auto()
+
+
+class Rank(IntEnum):
+    """A lower one is served first, and put back last."""
+
+    SMALL = 0  # the first choice of an interactive request with a prompt that fits one step
+    LONG = 1  # with a longer prompt
+    FURTHER = 2  # further choices of an interactive request
+    BATCH = 3
 
 
 @dataclass(slots=True)
@@ -65,7 +74,9 @@ class Sequence:
     table: list[int] = field(default_factory=list)
     computed: int = 0
     state: State = State.WAITING
-    rank: int = 0  # 0 is served before 1
+    rank: Rank = Rank.SMALL  # it rises where a sequence has been put back too often
+    reserved: bool = True  # whether it may take the places that are kept for small ones
+    brief: bool = False  # next to nothing of its prompt is left to compute, and someone waits for it
     order: int = 0  # of arrival, among all sequences
     preemptions: int = 0
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from models.device import available_cpus
+from models.privacy import silence
 from tests.benchmarks import (
     audio_accuracy,
     audio_beside_text,
@@ -15,6 +17,7 @@ from tests.benchmarks import (
     embedding_latency,
     embedding_memory,
     embedding_speed,
+    fairness,
     http_streaming,
     images,
     overhead,
@@ -48,6 +51,7 @@ COMPARISONS: Mapping[str, Callable[[Bench], Iterator[Figure]]] = {
     "short": embedding_latency.compare,
     "memory": embedding_memory.compare,
     "images": images.compare,
+    "fairness": fairness.compare,
 }
 ROUNDS = 5
 
@@ -97,7 +101,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=COMPARISONS, metavar="NAME", help=", ".join(COMPARISONS))
     parser.add_argument("--quick", action="store_true", help="one short round: whether it works, not how fast")
     parser.add_argument("--out", type=Path, help="where to write benchmarks.md and .json (docs/, if all is measured)")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each engine")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="of each engine")
     return parser.parse_args()
 
 
@@ -106,4 +110,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    silence(os.environ)
     sys.exit(main())

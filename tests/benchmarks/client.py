@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar, cast
@@ -53,14 +53,15 @@ class Connection(asyncio.Protocol):
         _, connection = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
         return connection
 
-    async def post(self, path: str, body: bytes) -> Reply:
+    async def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
         """Raises ConnectionError where the server hangs up."""
+        lines = {"content-type": "application/json", **(headers or {})}
         assert self._transport is not None
         self.reply = Reply(sent=monotonic())
         self._done = asyncio.get_running_loop().create_future()
         self._transport.write(
-            b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-            % (path.encode(), len(body), body)
+            b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\n%bcontent-length: %d\r\n\r\n%b"
+            % (path.encode(), "".join(f"{name}: {line}\r\n" for name, line in lines.items()).encode(), len(body), body)
         )
         return await self._done
 
@@ -92,13 +93,22 @@ def encode(body: object) -> bytes:
     return msgspec.json.encode(body)
 
 
-async def post(port: int, path: str, body: object) -> Reply:
-    """One request on a connection of its own."""
+async def post(port: int, path: str, body: object, headers: Mapping[str, str] | None = None) -> Reply:
+    """One request on a connection of its own, which is closed where the caller leaves. `body`: bytes as they are."""
     connection = await Connection.open(port)
     try:
-        return await connection.post(path, encode(body))
+        return await connection.post(path, body if isinstance(body, bytes) else encode(body), headers)
     finally:
         connection.close()
+
+
+async def upload(port: int, path: str, fields: Mapping[str, str], name: str, data: bytes) -> Reply:
+    """A form with one file."""
+    parts = [f'content-disposition: form-data; name="{field}"\r\n\r\n{text}' for field, text in fields.items()]
+    head = "".join(f"--part\r\n{part}\r\n" for part in parts)
+    head += f'--part\r\ncontent-disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+    body = head.encode() + data + b"\r\n--part--\r\n"
+    return await post(port, path, body, {"content-type": "multipart/form-data; boundary=part"})
 
 
 async def saturate(port: int, path: str, body: bytes, *, connections: int, requests: int) -> float:

@@ -129,6 +129,16 @@ class Bench:
         assert isinstance(found, Server)
         return found
 
+    def default_gateway(self) -> Server:
+        """A gateway as it is started where nothing is configured, with a model of each kind."""
+        found = self.started("gateway")
+        if found is None:
+            port = free_port()
+            start = "from gateway.cli import main; main()"
+            command = [sys.executable, "-c", start, "serve", "--port", str(port)]
+            found = self.server("gateway", command, port)
+        return found
+
     def started(self, name: str) -> Server | None:
         """The server of this name, if it runs."""
         found = self._processes.get(name)

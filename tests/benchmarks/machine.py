@@ -1,6 +1,5 @@
 """What the figures were measured on, and with."""
 
-import os
 import platform
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -10,6 +9,7 @@ import psutil
 from msgspec import Struct
 
 from gateway import __version__
+from models.device import available_cpus
 from tests.benchmarks import llama_environment
 from tests.benchmarks.harness import model_file
 
@@ -36,7 +36,7 @@ def describe() -> Machine:
     return Machine(
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         processor=info.get("model name", platform.processor()),
-        cores=len(os.sched_getaffinity(0)),
+        cores=available_cpus(),
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         instructions=" ".join(name for name in wanted if name in flags),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",

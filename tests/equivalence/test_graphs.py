@@ -16,8 +16,8 @@ from models.decoder import Decoder
 from models.graphs import DecodeGraphs, Graph, GraphError, StaticStep, graph_sizes, graph_widths
 from models.loading import load_decoder
 from pipelines.base import ModelError
+from pipelines.text.plan import Chunk, Plan
 from pipelines.text.runner import Runner
-from pipelines.text.scheduler import Chunk, Plan
 from tests.equivalence.conftest import VOCAB, prefill
 
 BLOCKS, SCRATCH = 40, 39

@@ -88,7 +88,7 @@ class ScriptedBackend:
 
     @property
     def ready(self) -> Ready | None:
-        return Ready(slots=self._slots, load_seconds=1.2) if self.state is State.READY else None
+        return Ready(slots=self._slots, streams=self._slots, load_seconds=1.2) if self.state is State.READY else None
 
     def become(self, state: State, reason: str | None = None) -> None:
         self.state, self.reason = state, reason

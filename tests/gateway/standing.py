@@ -12,6 +12,7 @@ from gateway.fleet import Fleet
 from gateway.settings import KeySettings, ModelSettings, ServerSettings, Settings
 from metrics.registry import Registry
 from pipelines.messages import Ready
+from pipelines.text.fields import SamplingDefaults
 
 KEY = "sk-test-key"
 
@@ -23,6 +24,15 @@ MODELS = (
 )
 
 
+READY = Ready(
+    slots=4,
+    context_length=2048,
+    load_seconds=1.5,
+    details={"device": "cpu"},
+    sampling=SamplingDefaults(temperature=0.6),
+)
+
+
 class StandingFleet(Fleet):
     """A fleet whose workers are never started. `become` gives a model a state as a worker would have it."""
 
@@ -31,7 +41,7 @@ class StandingFleet(Fleet):
 
     def become(self, name: str, state: State, reason: str | None = None) -> None:
         (replica,) = self.route(name).replicas
-        replica._ready = Ready(slots=4, context_length=2048)  # type: ignore[attr-defined]
+        replica._ready = READY  # type: ignore[attr-defined]
         replica._set_state(state, reason)  # type: ignore[attr-defined]
 
 

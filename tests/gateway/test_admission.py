@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.admission import INTERACTIVE_RUN, Admission, Lease, Overloaded, QueueDeadline, Slots, Unavailable
+from gateway.admission import (
+    INTERACTIVE_RUN,
+    Admission,
+    Lease,
+    Overloaded,
+    QueueDeadline,
+    Slots,
+    Unavailable,
+)
 from gateway.backends.base import State
 from tests.gateway.scripted import ScriptedBackend
 
@@ -16,15 +24,33 @@ class Desk:
     """An admission over scripted replicas."""
 
     def __init__(self, *slots: int, max_queue: int = 8, limit: int | None = None) -> None:
-        self.backends = [ScriptedBackend(each) for each in slots]
-        self.slots = [Slots(backend, limit) for backend in self.backends]
-        self.admission = Admission(self.slots, self._pick, max_queue=max_queue)
+        self._open([ScriptedBackend(each) for each in slots], limit, max_queue=max_queue)
 
-    def _pick(self, units: int) -> Slots | None:
-        return max((s for s in self.slots if s.fits(units)), key=lambda s: s.free, default=None)
+    @classmethod
+    def over(cls, backends: list[ScriptedBackend], **options: int) -> "Desk":
+        desk = cls.__new__(cls)
+        desk._open(backends, None, **{"max_queue": 8, **options})
+        return desk
 
-    def ask(self, units: int = 1, priority: str = "interactive", deadline: float | None = None) -> asyncio.Task[Lease]:
-        return asyncio.ensure_future(self.admission.acquire(units, priority, deadline))  # type: ignore[arg-type]
+    def _open(self, backends: list[ScriptedBackend], limit: int | None, **options: int) -> None:
+        self.backends = backends
+        self.slots = [Slots(backend, limit) for backend in backends]
+        self.admission = Admission(self.slots, self._pick, **options)
+
+    def _pick(self, large: bool) -> Slots | None:
+        best = max(self.slots, key=lambda s: s.room(large=large))
+        return best if best.room(large=large) > 0 else None
+
+    def ask(
+        self,
+        units: int = 1,
+        priority: str = "interactive",
+        deadline: float | None = None,
+        tenant: str = "",
+        large: bool = False,
+    ) -> asyncio.Task[Lease]:
+        asked = self.admission.acquire(units, priority, deadline, tenant=tenant, large=large)  # type: ignore[arg-type]
+        return asyncio.ensure_future(asked)
 
 
 async def settle() -> None:
@@ -73,7 +99,7 @@ async def test_a_full_queue_is_refused_at_once_with_whole_seconds() -> None:
 async def test_retry_after_follows_the_measured_rate() -> None:
     desk = Desk(2, max_queue=100)
     for _ in range(60):
-        desk.admission.give_back(desk.slots[0], 0, held=8.0)
+        desk.admission.give_back(Lease(desk.admission, desk.slots[0], 0, "", large=False), held=8.0)
     held = [await desk.admission.acquire() for _ in range(2)]
     waiting = [desk.ask() for _ in range(5)]
     await settle()
@@ -162,52 +188,106 @@ async def test_the_first_free_replica_takes_the_waiter_and_the_emptiest_a_newcom
     assert (await waiting).replica is desk.backends[0]
 
 
-async def test_a_large_request_waits_for_its_units_and_is_not_passed() -> None:
-    desk = Desk(4)
+async def test_a_request_of_many_units_takes_what_is_free_up_to_its_share() -> None:
+    desk = Desk(20)
+    first = await desk.admission.acquire(units=128, large=True)
+    assert first.units == 5  # a quarter
+    others = [await desk.admission.acquire(units=3) for _ in range(4)]
+    assert [lease.units for lease in others] == [3, 3, 3, 3]
     held = [await desk.admission.acquire() for _ in range(2)]
-    large, small = desk.ask(units=4), desk.ask()
+    last = await desk.admission.acquire(units=4)
+    assert last.units == 1  # it starts with what there is, and keeps nobody waiting for more
+    for lease in (first, *others, *held, last):
+        lease.release()
+    assert desk.admission.state() == (20, 0, 0)
+    assert desk.slots[0].large == 0
+
+
+async def test_large_requests_and_batch_leave_a_reserve_for_whoever_comes() -> None:
+    desk = Desk(10, max_queue=100)
+    asked = [desk.ask(large=True) for _ in range(8)] + [desk.ask(priority="batch") for _ in range(8)]
     await settle()
-    assert not small.done()
+    assert desk.admission.state() == (10, 8, 8)
+    small = [desk.ask() for _ in range(2)]
+    await settle()
+    assert [task.done() for task in small] == [True, True]
+    for task in small:
+        task.result().release()
+    await settle()
+    assert desk.admission.state() == (10, 8, 8)  # what small ones give back is no room for large ones
+    for task in asked:
+        (await task).release()
+    assert desk.admission.state() == (10, 0, 0)
+
+
+async def test_large_ones_are_not_passed_by_small_ones_where_the_reserve_is_not_at_stake() -> None:
+    desk = Desk(10, max_queue=100)
+    held = [await desk.admission.acquire() for _ in range(10)]
+    order: list[str] = []
+
+    async def run(name: str, large: bool) -> None:
+        lease = await desk.ask(large=large)
+        order.append(name)
+        lease.release()
+
+    tasks = [asyncio.create_task(run(name, name.isupper())) for name in "aBcD"]
+    await settle()
     held[0].release()
+    await asyncio.gather(*tasks)
+    assert order == ["a", "B", "c", "D"]
+    for lease in held[1:]:
+        lease.release()
+
+
+async def test_a_queue_full_of_large_ones_has_room_for_small_ones() -> None:
+    desk = Desk(5, max_queue=5)
+    held = [await desk.admission.acquire() for _ in range(5)]
+    large = [desk.ask(large=True) for _ in range(4)]
     await settle()
-    assert not large.done()
-    held[1].release()
-    assert (await large).units == 4
+    with pytest.raises(Overloaded):
+        await desk.admission.acquire(large=True)
+    small = desk.ask()
+    await settle()
     assert not small.done()
-    large.result().release()
-    (await small).release()
+    for lease in held:
+        lease.release()
+    for task in (small, *large):
+        (await task).release()
 
 
-async def test_an_interactive_one_passes_a_large_batch_one_that_waits_for_its_units() -> None:
-    desk = Desk(4)
-    held = await desk.admission.acquire()
-    large, small = desk.ask(units=4, priority="batch"), desk.ask()
+async def test_tenants_have_equal_shares_however_much_each_asks_for() -> None:
+    desk = Desk(4, max_queue=100)
+    held = [await desk.admission.acquire(tenant="a") for _ in range(4)]
+    asked = {tenant: [desk.ask(tenant=tenant) for _ in range(number)] for tenant, number in (("a", 20), ("b", 3))}
     await settle()
-    assert small.done()
-    assert not large.done()
-    small.result().release()
-    held.release()
-    assert (await large).units == 4
-    large.result().release()
+    for lease in held[:2]:
+        lease.release()
+    await settle()
+    assert [sum(task.done() for task in tasks) for tasks in asked.values()] == [0, 2]  # two each now
+    for lease in held[2:]:
+        lease.release()
+    await settle()
+    assert [sum(task.done() for task in tasks) for tasks in asked.values()] == [2, 2]
+    for task in (*asked["b"], *asked["a"]):
+        (await task).release()
     assert desk.admission.state() == (4, 0, 0)
 
 
-async def test_more_units_than_there_are_take_them_all() -> None:
-    desk = Desk(3)
-    lease = await desk.admission.acquire(units=50)
-    assert lease.units == 3
-    lease.release()
-    assert desk.admission.state() == (3, 0, 0)
+async def test_of_tenants_that_hold_the_same_the_one_that_waited_longest_is_next() -> None:
+    desk = Desk(1, max_queue=100)
+    lease = await desk.admission.acquire()
+    order: list[str] = []
 
+    async def run(tenant: str) -> None:
+        granted = await desk.ask(tenant=tenant)
+        order.append(tenant)
+        granted.release()
 
-async def test_the_others_go_on_when_the_large_one_ahead_of_them_leaves() -> None:
-    desk = Desk(2)
-    held = await desk.admission.acquire()
-    large, small = desk.ask(units=2), desk.ask()
+    tasks = [asyncio.create_task(run(tenant)) for tenant in "aaaabbc"]
     await settle()
-    large.cancel()
-    (await small).release()
-    held.release()
+    lease.release()
+    await asyncio.gather(*tasks)
+    assert order == list("abcabaa")
 
 
 async def test_configured_slots_cap_what_a_worker_announces() -> None:
@@ -222,6 +302,53 @@ async def test_nobody_is_sent_to_a_replica_that_is_not_ready() -> None:
         await desk.admission.acquire()
     assert refusal.value.reason == "it was lost"
     assert refusal.value.retry_after == 3  # its last load took 1.2 s
+
+
+async def test_the_first_load_is_waited_for_within_the_queue_and_the_deadline() -> None:
+    backends = [ScriptedBackend(2)]
+    backends[0].state = State.LOADING
+    desk = Desk.over(backends, max_queue=2)
+    first, second = desk.ask(), desk.ask(deadline=monotonic() + 0.02)
+    await settle()
+    with pytest.raises(Overloaded):
+        await desk.admission.acquire()
+    with pytest.raises(QueueDeadline):
+        await second
+    assert desk.admission.waiting == 1
+    backends[0].become(State.READY)
+    (await first).release()
+    assert desk.admission.state() == (2, 0, 0)
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.RESTARTING])  # for good, or to be tried again
+async def test_a_first_load_that_failed_ends_the_wait_with_its_reason(state: State) -> None:
+    backends = [ScriptedBackend()]
+    backends[0].state = State.LOADING
+    desk = Desk.over(backends)
+    waiting = [desk.ask() for _ in range(3)]
+    await settle()
+    backends[0].become(state, "no such file")
+    for each in waiting:
+        with pytest.raises(Unavailable, match="no such file"):
+            await each
+    assert desk.admission.waiting == 0
+
+
+async def test_who_waited_for_the_load_and_may_not_wait_for_a_slot_is_refused_then() -> None:
+    backends = [ScriptedBackend(2)]
+    backends[0].state = State.LOADING
+    desk = Desk.over(backends, max_queue=0, max_loading=8)
+    waiting = [desk.ask() for _ in range(5)]
+    await settle()
+    backends[0].become(State.READY)
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in outcomes] == [Lease] * 2 + [Overloaded] * 3
+    with pytest.raises(Overloaded):
+        await desk.admission.acquire()
+    for lease in outcomes:
+        if isinstance(lease, Lease):
+            lease.release()
+    assert desk.admission.state() == (2, 0, 0)
 
 
 async def test_waiters_outlive_a_restart() -> None:
@@ -251,7 +378,7 @@ async def test_waiters_end_when_nothing_will_come_back() -> None:
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    st.lists(st.integers(1, 6), min_size=1, max_size=3),
     st.lists(st.tuples(st.sampled_from(["ask", "release", "leave"]), st.integers(0, 5), st.booleans()), max_size=60),
 )
 def test_slots_are_never_oversold_and_all_return(replicas: list[int], moves: list[tuple[str, int, bool]]) -> None:
@@ -260,7 +387,8 @@ def test_slots_are_never_oversold_and_all_return(replicas: list[int], moves: lis
         open_: list[asyncio.Task[Lease]] = []
         for move, number, batch in moves:
             if move == "ask":
-                open_.append(desk.ask(units=number + 1, priority="batch" if batch else "interactive"))
+                priority, tenant = "batch" if batch else "interactive", str(number % 2)
+                open_.append(desk.ask(number + 1, priority, tenant=tenant, large=number == 5))
             elif open_:
                 task = open_.pop(number % len(open_))
                 if move == "release" and task.done() and not task.cancelled() and task.exception() is None:
@@ -273,7 +401,7 @@ def test_slots_are_never_oversold_and_all_return(replicas: list[int], moves: lis
                     open_.append(task)
             if number % 3:
                 await settle()
-            assert all(slots.used <= slots.total for slots in desk.slots)
+            assert all(slots.large <= slots.used <= slots.total for slots in desk.slots)
         await settle()
         while open_:
             task = open_.pop(0)
@@ -283,5 +411,7 @@ def test_slots_are_never_oversold_and_all_return(replicas: list[int], moves: lis
                 open_.append(task)
             await settle()
         assert desk.admission.state() == (sum(replicas), 0, 0)
+        assert not any(slots.large for slots in desk.slots)
+        assert not desk.admission._held
 
     asyncio.run(run())

@@ -128,7 +128,7 @@ def test_the_body_is_openais() -> None:
             {"retry-after": "5", "x-should-retry": "false"},
         ),
         (deadline_exceeded(), 504, "server_error", "deadline_exceeded", {"x-should-retry": "false"}),
-        (payload_too_large(9), 413, "invalid_request_error", "payload_too_large", {"connection": "close"}),
+        (payload_too_large(9), 413, "invalid_request_error", "payload_too_large", {}),
     ],
 )
 def test_status_type_and_headers(error: ApiError, status: int, type_: str, code: str, headers: dict[str, str]) -> None:

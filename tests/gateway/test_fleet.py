@@ -7,11 +7,13 @@ import psutil
 import pytest
 
 from gateway.backends.base import Call, State
+from gateway.errors import ApiError
+from gateway.exchange import Exchange, Job
 from gateway.fleet import Fleet, UnknownModel
 from gateway.settings import ModelSettings, Settings
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.messages import Done, StringPrompt, TextRequest
+from pipelines.messages import Delta, Done, StringPrompt, TextRequest
 from tests.gateway.backends.workers import IMPATIENT, PATIENCE, read, until
 
 
@@ -84,12 +86,43 @@ async def test_a_slow_text_model_does_not_hold_up_the_others() -> None:
         assert states(fleet, "text") == [State.LOADING]
 
 
-async def test_a_model_that_is_not_preloaded_starts_with_its_first_use() -> None:
-    async with fleet_of(fake_model("a"), fake_model("lazy", preload=False, required=False)) as fleet:
-        await until(lambda: fleet.readiness().ready)
+async def ask(fleet: Fleet, model: str, timeout: float = PATIENCE) -> str:
+    """The answer to a request as it arrives, or the code of its error."""
+    request = TextRequest(prompts=[StringPrompt("one two")])
+    exchange = Exchange(Job("x", fleet.route(model), request, 1, timeout), Timeline(), Registry())
+    text = ""
+    try:
+        await exchange.open()
+        while True:
+            for event in await exchange.next():
+                if isinstance(event, Delta):
+                    text += event.text
+                if isinstance(event, Done):
+                    return text
+    except ApiError as error:
+        return f"{error.code}: {error.message}"
+    finally:
+        exchange.close()
+
+
+async def test_the_first_requests_of_a_model_that_is_not_preloaded_wait_for_its_one_load() -> None:
+    lazy = fake_model("lazy", source="fake:slow:0.3", preload=False)
+    async with fleet_of(fake_model("a"), lazy) as fleet:
+        await until(lambda: fleet.readiness().ready)  # nobody would ever send the request that it would wait for
+        fleet.route("lazy")
         assert states(fleet, "lazy") == [State.STOPPED]
-        assert fleet.route("lazy").replicas[0].state is State.LOADING
-        await until(lambda: fleet.status("lazy").ready)
+        asked = [ask(fleet, "lazy") for _ in range(5)]
+        hasty, *answers = await asyncio.gather(ask(fleet, "lazy", timeout=0.05), *asked)
+        assert hasty.startswith("deadline_exceeded")
+        assert {answer.split() == ["one", "two"] for answer in answers} == {True}
+        assert fleet.status("lazy").replicas[0].restarts == 0
+        assert len(psutil.Process().children()) == 2
+
+
+async def test_requests_that_wait_for_a_load_which_fails_are_told_why() -> None:
+    async with fleet_of(fake_model("lazy", source="fake:missing", preload=False)) as fleet:
+        answers = await asyncio.gather(*(ask(fleet, "lazy") for _ in range(3)))
+    assert set(answers) == {"model_unavailable: Model 'lazy' is not available now: the fake model is missing."}
 
 
 async def test_replicas_are_workers_of_their_own() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import cast
 
-from gateway.protocol import Corked
+from gateway.transport import Corked
 
 
 class Written:

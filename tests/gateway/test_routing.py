@@ -27,18 +27,16 @@ async def test_the_emptiest_ready_replica_is_picked() -> None:
     assert picked.backend is large
 
 
-async def test_a_large_request_goes_where_it_fits() -> None:
-    small, large = ScriptedBackend(2), ScriptedBackend(4)
-    it = route(small, large)
-    first = await it.admission.acquire()
-    assert first.replica is large
-    picked = it.pick(3)
+async def test_a_request_goes_where_there_is_most_room_for_it() -> None:
+    few, many = ScriptedBackend(2), ScriptedBackend(10)
+    it = route(few, many)
+    leases = [await it.admission.acquire(large=True) for _ in range(10)]
+    assert [lease.replica for lease in leases].count(many) == 8  # where the others are a reserve
+    picked = it.pick(large=False)
     assert picked is not None
-    assert picked.backend is large
-    second = await it.admission.acquire(units=3)
-    assert second.replica is large
-    third = await it.admission.acquire(units=3)  # more than the small one has: it takes all of it
-    assert (third.replica, third.units) == (small, 2)
+    assert picked.backend is many
+    wide = await it.admission.acquire(units=3)
+    assert (wide.replica, wide.units) == (many, 2)
 
 
 async def test_ready_is_one_ready_replica() -> None:

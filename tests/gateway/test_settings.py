@@ -154,6 +154,24 @@ def test_errors_name_line_and_key(file: Path, text: str, line: int, says: str) -
             "models[0].kind: invalid enum",
         ),
         ('"first"', '"fi rst"', 2, "models[0].name: "),
+        (
+            "max_num_seqs = 4",
+            "sampling = { temperature = 3 }",
+            13,
+            "models[1].text.sampling.temperature: expected float <= 2",
+        ),
+        (
+            "max_num_seqs = 4",
+            "[models.text.sampling]\ntop_p = nan",
+            14,
+            "models[1].text.sampling.top_p: expected float",
+        ),
+        (
+            "max_num_seqs = 4",
+            "[models.text.sampling]\ntop_q = 1",
+            14,
+            "models[1].text.sampling.top_q: is not known; did",
+        ),
     ],
 )
 def test_errors_of_models_name_the_element(file: Path, old: str, new: str, line: int, says: str) -> None:

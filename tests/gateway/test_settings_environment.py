@@ -2,7 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.environment import VariableError, digest, overlay, slug
+from gateway.environment import VariableError, digest, overlay, slug, unknown
 from gateway.settings import Settings
 
 
@@ -42,9 +42,10 @@ def test_elements_go_by_index_or_by_name() -> None:
         GATEWAY_MODELS__0__QUANTIZATION="int8",
         GATEWAY_MODELS__ORG_B_2__TEXT__MAX_NUM_SEQS="9",
         GATEWAY_MODELS__C_D__REQUIRED="false",
+        GATEWAY_MODELS__A__TEXT__SAMPLING__TEMPERATURE="0.3",
     )
     assert models(found) == [
-        {"name": "a", "quantization": "int8"},
+        {"name": "a", "quantization": "int8", "text": {"sampling": {"temperature": 0.3}}},
         {"name": "org/b.2", "text": {"max_num_seqs": 9}},
         {"name": "c-d", "required": False},
     ]
@@ -83,7 +84,9 @@ def test_the_key_is_kept_as_its_hash_and_beside_others() -> None:
 
 def test_other_variables_are_left_alone() -> None:
     before = tree()
-    assert tree(GATEWAY_API_KEY="", HOME="/root", GATEWAYS="1", GATEWAY_UNRELATED="x") == before
+    others = {"GATEWAY_API_KEY": "", "HOME": "/root", "GATEWAYS": "1", "GATEWAY_UNRELATED": "x"}
+    assert tree(**others) == before
+    assert unknown(Settings, {**others, "GATEWAY_PORT": "1", "GATEWAY_API_KEY": "k"}) == ["GATEWAY_UNRELATED"]
 
 
 def test_what_kubernetes_sets_for_a_service_called_gateway_is_not_meant() -> None:
@@ -92,8 +95,11 @@ def test_what_kubernetes_sets_for_a_service_called_gateway_is_not_meant() -> Non
         "GATEWAY_SERVICE_PORT": "8000",
         "GATEWAY_PORT": "tcp://10.0.0.1:8000",
         "GATEWAY_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "GATEWAY_API_SERVICE_HOST": "10.0.0.2",
+        "GATEWAY_API_PORT_8000_TCP_PORT": "8000",
     }
     assert tree(**links) == tree()
+    assert unknown(Settings, links) == []
 
 
 @pytest.mark.parametrize(
@@ -102,6 +108,7 @@ def test_what_kubernetes_sets_for_a_service_called_gateway_is_not_meant() -> Non
         ("GATEWAY_SERVER__PORT", "many", "GATEWAY_SERVER__PORT: expected int, got str"),
         ("GATEWAY_SERVER__PROT", "1", "GATEWAY_SERVER__PROT: 'prot' is not known; did you mean 'port'?"),
         ("GATEWAY_SEVER__PORT", "1", "GATEWAY_SEVER__PORT: 'sever' is not known; did you mean 'server'?"),
+        ("GATEWAY_SERVER_PORT", "1", "GATEWAY_SERVER_PORT is not known; did you mean 'GATEWAY_SERVER__PORT'?"),
         ("GATEWAY_APIKEY", "k", "GATEWAY_APIKEY is not known; did you mean 'GATEWAY_API_KEY'?"),
         ("GATEWAY_API_KEY", "secret\n", "GATEWAY_API_KEY: a key can't hold white space"),
         ("GATEWAY_METRICS_KEY", "two words", "GATEWAY_METRICS_KEY: a key can't hold white space"),

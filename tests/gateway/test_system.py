@@ -51,6 +51,18 @@ async def test_models_are_listed_in_openais_form(tmp_path: Path) -> None:
     assert (second["ready"], second["aliases"], second["kind"]) == (False, ["gpt-4o"], "text")
 
 
+async def test_models_say_how_they_run(tmp_path: Path) -> None:
+    app, fleet = make_app(make_settings(tmp_path))
+    fleet.become("first", State.READY)
+    fleet.become("org/second", State.FAILED, "no such file")
+    async with make_client(app) as client:
+        first, second = (await client.get("/v1/models")).json()["data"]
+    assert (first["state"], first["slots"], first["load_seconds"]) == ("ready", 4, 1.5)
+    assert first["details"] == {"device": "cpu"}
+    assert first["default_sampling"]["temperature"] == 0.6
+    assert (second["state"], second["slots"], second["reason"]) == ("failed", 0, "no such file")
+
+
 @pytest.mark.parametrize(
     ("path", "name", "root"),
     [

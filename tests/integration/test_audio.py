@@ -281,8 +281,11 @@ def test_the_command_line_transcribes_without_a_server(tmp_path: Path, capsys: p
     model = audio_model(audio_settings(tmp_path), "whisper-1")
     garbage = tmp_path / "garbage.mp3"
     garbage.write_bytes(b"no audio at all" * 100)
-    assert not run(model, Wishes("srt"), [CLIP, garbage], tmp_path, follow=False)
+    namesake = tmp_path / CLIP.name
+    namesake.write_bytes(CLIP.read_bytes())
+    assert not run(model, Wishes("srt"), [CLIP, namesake, garbage], tmp_path, follow=False)
     assert "garbage.mp3" in capsys.readouterr().err
+    assert (tmp_path / f"{CLIP.stem}-2.srt").read_text() == (tmp_path / f"{CLIP.stem}.srt").read_text()
     cues = pysubs2.load(str(tmp_path / f"{CLIP.stem}.srt"))
     assert speech.words(cues[0].plaintext)[:3] == ["he", "was", "not"]
 

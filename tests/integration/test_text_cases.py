@@ -57,6 +57,29 @@ def ask(http_real: httpx.Client, model: str) -> Asked:
     return Asked(http_real, model)
 
 
+def test_control_tokens_are_text_in_chats_and_tokens_in_prompts(ask: Asked) -> None:
+    def prompt_tokens(answer: httpx.Response) -> int:
+        count: int = answer.json()["usage"]["prompt_tokens"]
+        return count
+
+    typed = "<|im_end|>" * 20
+    plain = prompt_tokens(ask.chat("Hi", max_tokens=1))
+    assert prompt_tokens(ask.chat(f"Hi{typed}", max_tokens=1)) >= plain + 3 * 20
+    parts = [{"type": "text", "text": "Hi"}, {"type": "text", "text": typed}]
+    assert prompt_tokens(ask.chat(parts, max_tokens=1)) >= plain + 3 * 20
+    assert prompt_tokens(ask.complete(f"Hi{typed}", max_tokens=1)) == 21
+
+
+def test_what_a_request_does_not_say_is_as_the_model_is_listed(ask: Asked) -> None:
+    (listed,) = ask.client.get("/v1/models").json()["data"]
+    defaults = listed["default_sampling"]
+    assert (defaults["temperature"], defaults["top_p"], defaults["top_k"]) == (0.2, 0.9, 0)
+    assert listed["details"]["device"] == "cpu"
+    wanted = {"max_tokens": 24, "seed": 5}
+    assert ask.said("Tell me a story.", **wanted) == ask.said("Tell me a story.", **wanted, **defaults)
+    assert ask.said("Tell me a story.", **wanted) != ask.said("Tell me a story.", **wanted, temperature=1, top_p=1)
+
+
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 

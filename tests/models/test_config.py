@@ -188,7 +188,7 @@ def test_refusals_name_the_reason_and_the_alternative(change: dict[str, Any], na
 
 
 def test_rope_parameters_that_lack_a_value_are_refused_by_its_name() -> None:
-    with pytest.raises(ModelLoadError, match="LlamaForCausalLM lack 'factor'"):
+    with pytest.raises(ModelLoadError, match="LlamaForCausalLM lacks factor"):
         from_hf({**HF, "rope_parameters": {"rope_type": "yarn"}})
 
 

@@ -1,10 +1,9 @@
 """The native linears compute what their codes say, and a row's result depends on neither rows nor threads."""
 
 import _ctypes
-import importlib.util
 import platform
 import shutil
-from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
 import torch
@@ -47,10 +46,7 @@ def test_the_library_is_built_where_there_is_a_compiler() -> None:
 
 
 def test_a_library_of_other_sources_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(name: str) -> ModuleSpec:
-        return ModuleSpec(name, None, origin=_ctypes.__file__)
-
-    monkeypatch.setattr(importlib.util, "find_spec", find)
+    monkeypatch.setattr(native, "LIBRARY", Path(_ctypes.__file__))
     found, reason = native._load.__wrapped__()
     assert found is None
     assert "build it again" in (reason or "")

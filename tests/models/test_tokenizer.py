@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 from models.errors import ModelLoadError
 from models.gguf import GGUFFile
 from models.tokenizer import Tokenizer, from_gguf, load_tokenizer
-from models.tokenizer_gguf import build_tokenizer
+from models.tokenizer_gguf import build_tokenizer, describe_tokenizer
 from tests.models.conftest import write_gguf
 
 ALPHABETS = (
@@ -154,7 +154,7 @@ def test_a_file_says_whether_a_bos_is_added(tmp_path: Path) -> None:
 )
 def test_tokenizers_that_are_not_supported_are_named(metadata: dict[str, Any], named: str) -> None:
     with pytest.raises(ModelLoadError, match=f"{named}.*upstream"):
-        build_tokenizer({"tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.merges": [], **metadata})
+        build_tokenizer(describe_tokenizer({"tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.merges": [], **metadata}))
 
 
 def byte_level_folder(folder: Path) -> Path:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -80,6 +81,45 @@ async def test_a_model_that_can_never_load_is_not_tried_again() -> None:
 async def test_a_load_that_broke_is_tried_again(tmp_path: Path) -> None:
     async with running(fake_spec(source=f"fake:flaky:{tmp_path / 'tried'}")) as backend:
         assert backend.restarts == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("error", "KeyError: 'a key' while it loaded the model"),
+        ("memory", "MemoryError while it loaded the model"),
+        ("panic", "BaseException: a library panicked while it loaded the model"),
+        ("sys-exit", "SystemExit: a library gave up while it loaded the model"),
+        ("exit", "the worker exited with status 0 while it loaded the model"),
+        ("segv", "the worker ended by SIGSEGV while it loaded the model"),
+        ("kill", "the worker ended by SIGKILL while it loaded the model"),
+    ],
+)
+async def test_a_model_whose_loads_break_has_failed_for_that_reason(fault: str, reason: str) -> None:
+    patience = replace(IMPATIENT, loads=2)
+    backend = WorkerBackend(fake_spec(source=f"fake:broken:{fault}"), registry=Registry(), supervision=patience)
+    states: list[State] = []
+    backend.subscribe(lambda: states.append(backend.state))
+    await backend.start()
+    await until(lambda: backend.state is State.FAILED)
+    assert backend.reason == reason
+    await asyncio.sleep(3 * patience.backoff_max)
+    assert (backend.state, backend.restarts) == (State.FAILED, 1)
+    assert states == [State.LOADING, State.RESTARTING, State.FAILED]
+    await backend.stop(1.0)
+
+
+async def test_a_model_that_was_ready_is_tried_again_though_its_loads_break(tmp_path: Path) -> None:
+    """Its files can be loaded: what is missing may come back, as memory does. Meanwhile nobody waits for it."""
+    broken = tmp_path / "broken"
+    patience = replace(IMPATIENT, loads=2)
+    async with running(fake_spec(source=f"fake:broken-by:{broken}"), supervision=patience) as backend:
+        broken.touch()
+        await read(open_call(backend, "!die=1 x"))
+        await until(lambda: backend.state is State.FAILED)
+        assert "broken by a file" in (backend.reason or "")
+        broken.unlink()
+        await until(lambda: backend.state is State.READY)
 
 
 async def test_loading_is_exempt_from_the_other_limits_but_has_its_own() -> None:

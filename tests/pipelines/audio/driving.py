@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from time import monotonic
 
-from models.whisper import AlignedWord, Floats, Hypothesis, Task
+from models.whisper import AlignedWord, Floats, Hypothesis, Spoken, Task
 from pipelines.audio.messages import (
     Audio,
     AudioEvent,
@@ -127,9 +127,10 @@ class FakeWhisper:
         tokens = tuple(self._token(word) for word in text.split())
         return Hypothesis(tokens, self.decode_text(tokens), logprob, silent, temperature)
 
-    def align(
-        self, encoded: Floats, tokens: Sequence[int], language: str, task: Task, seconds: float
-    ) -> list[AlignedWord]:
+    def align(self, spoken: Sequence[Spoken]) -> list[list[AlignedWord]]:
+        return [self._align(each.tokens, each.seconds) for each in spoken]
+
+    def _align(self, tokens: Sequence[int], seconds: float) -> list[AlignedWord]:
         share = seconds / max(1, len(tokens))
         return [
             AlignedWord(self._texts[token], (token,), index * share, (index + 1) * share, 0.9)
@@ -144,6 +145,9 @@ class FakeWhisper:
 
     def decode_text(self, tokens: Sequence[int]) -> str:
         return "".join(self._texts[token] for token in tokens)
+
+    def beginning(self, hypothesis: Hypothesis, count: int) -> tuple[int, ...]:
+        return hypothesis.tokens[:count]
 
     def words(self, tokens: Sequence[int], language: str) -> list[tuple[str, tuple[int, ...]]]:
         return [(self._texts[token], (token,)) for token in tokens]

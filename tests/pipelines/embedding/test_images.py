@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from models.embedder_config import ImageConfig, read_embedder
 from pipelines.base import InvalidRequest
-from pipelines.embedding import images
 from pipelines.embedding.images import load_pixels
+from pipelines.media.pictures import decode_picture
 from tests.models.checkpoints import write
 
 SQUARE = ImageConfig(
@@ -53,17 +53,16 @@ def test_size_is_refused_from_the_header_before_anything_is_decoded(
     def decoded(*_: object) -> None:
         raise AssertionError("it was decoded")
 
-    monkeypatch.setattr(Image.Image, "convert", decoded)
-    monkeypatch.setattr(images.ImageOps, "exif_transpose", decoded)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", decoded)
     with pytest.raises(InvalidRequest, match="than the 50000000 that are accepted") as refused:
-        load_pixels(png_of_size(*size), SQUARE, "input[2]")
+        load_pixels(decode_picture, png_of_size(*size), SQUARE, "input[2]")
     assert refused.value.param == "input[2]"
 
 
 def test_a_strip_that_would_grow_when_it_is_resized_is_refused(tmp_path: Path) -> None:
     config = clip_config(tmp_path)
     with pytest.raises(InvalidRequest, match="too long and thin"):
-        load_pixels(png_of_size(1, 1_000_000), config, "input[0]")
+        load_pixels(decode_picture, png_of_size(1, 1_000_000), config, "input[0]")
 
 
 @pytest.mark.parametrize(
@@ -72,13 +71,13 @@ def test_a_strip_that_would_grow_when_it_is_resized_is_refused(tmp_path: Path) -
 )
 def test_what_is_no_picture_is_named(data: bytes) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        load_pixels(data, SQUARE, "input[1]")
+        load_pixels(decode_picture, data, SQUARE, "input[1]")
     assert refused.value.param == "input[1]"
 
 
 def test_formats_that_run_other_programs_are_not_opened() -> None:
     with pytest.raises(InvalidRequest, match="no picture"):
-        load_pixels(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", SQUARE, "input[0]")
+        load_pixels(decode_picture, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", SQUARE, "input[0]")
 
 
 @pytest.mark.parametrize("format", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
@@ -86,7 +85,7 @@ def test_formats_that_run_other_programs_are_not_opened() -> None:
 def test_formats_and_modes(format: str, mode: str) -> None:
     if (format, mode) == ("JPEG", "P"):
         mode = "CMYK"
-    pixels = load_pixels(encoded(picture(20, 10).convert(mode), format), SQUARE, "input[0]")
+    pixels = load_pixels(decode_picture, encoded(picture(20, 10).convert(mode), format), SQUARE, "input[0]")
     assert pixels.shape == (3, 8, 8)
     assert pixels.dtype == np.float32
     assert -1 <= pixels.min() <= pixels.max() <= 1
@@ -98,7 +97,8 @@ def test_a_photo_is_turned_upright() -> None:
     exif[0x0112] = 6  # the camera was turned by 90°
     turned = encoded(image.rotate(90), exif=exif)
     np.testing.assert_array_equal(
-        load_pixels(turned, SQUARE, "input[0]"), load_pixels(encoded(image), SQUARE, "input[0]")
+        load_pixels(decode_picture, turned, SQUARE, "input[0]"),
+        load_pixels(decode_picture, encoded(image), SQUARE, "input[0]"),
     )
 
 
@@ -125,8 +125,10 @@ def test_pixels_are_those_of_transformers(size: tuple[int, int], tmp_path: Path)
     image = picture(*size)
     clip = CLIPImageProcessorPil(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24})
     wanted = clip(image, return_tensors="np")["pixel_values"][0]
-    np.testing.assert_allclose(load_pixels(encoded(image), clip_config(tmp_path), ""), wanted, atol=1e-5)
+    np.testing.assert_allclose(
+        load_pixels(decode_picture, encoded(image), clip_config(tmp_path), ""), wanted, atol=1e-5
+    )
 
     siglip = SiglipImageProcessorPil(size={"height": 8, "width": 8}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
     wanted = siglip(image, return_tensors="np")["pixel_values"][0]
-    np.testing.assert_allclose(load_pixels(encoded(image), SQUARE, ""), wanted, atol=1e-5)
+    np.testing.assert_allclose(load_pixels(decode_picture, encoded(image), SQUARE, ""), wanted, atol=1e-5)

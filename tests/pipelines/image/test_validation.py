@@ -16,6 +16,7 @@ from models.diffusion.family import Size
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.image import uploads
 from pipelines.image.messages import ImageRequest
+from pipelines.media import pictures
 from pipelines.messages import StringPrompt, TextRequest
 from tests.pipelines.image import checkpoints
 from tests.pipelines.image.easel import Easel, worst
@@ -251,7 +252,7 @@ def test_pixels_are_counted_before_they_are_decoded(easel: Easel, image: str, mo
     def decoded(*_: Any) -> Any:
         raise AssertionError("it was decoded")
 
-    monkeypatch.setattr(uploads, "MAX_PIXELS", 63 * 64)
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 63 * 64)
     monkeypatch.setattr(Image.Image, "load", decoded)
     assert refusal(easel, image=image).param == "image"
 
@@ -282,7 +283,7 @@ def test_what_is_transparent_in_a_mask_is_drawn_anew(tmp_path: Path) -> None:
     mask = Image.new("RGBA", (64, 64), (0, 0, 0, 255))
     mask.paste((0, 0, 0, 0), (0, 0, 32, 64))
     path = saved(tmp_path, "mask.png", mask)
-    latents = uploads.load_mask(path, Size(64, 64), Size(64, 64), (16, 16))
+    latents = uploads.load_mask(pictures.decode_picture, path, Size(64, 64), Size(64, 64), (16, 16))
     assert latents.shape == (1, 1, 16, 16)
     assert latents[..., :8].eq(1).all()
     assert latents[..., 8:].eq(0).all()
@@ -294,16 +295,17 @@ def test_a_picture_is_upright_in_rgb_and_white_behind(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # orientation: turn by 90° clockwise
     path = saved(tmp_path, "turned.png", wide, exif=exif)
-    picture = uploads.load_picture(path, Size(16, 32), (8, 4))
-    assert (picture.upload, picture.mask) == (Size(20, 40), None)
-    assert picture.pixels[0, 0, :12].gt(0.9).all()  # red is above now
-    assert picture.pixels[0, 0, 20:].lt(-0.9).all()
+    upload = uploads.load_picture(pictures.decode_picture, path, Size(16, 32))
+    assert upload.size == Size(20, 40)
+    assert upload.alpha is None
+    pixels = upload.pixels
+    assert pixels[0, 0, :12].gt(0.9).all()  # red is above now
+    assert pixels[0, 0, 20:].lt(-0.9).all()
     clear = saved(tmp_path, "clear.png", Image.new("RGBA", (8, 8), (0, 0, 0, 0)))
-    assert uploads.load_picture(clear, Size(8, 8), (2, 2)).pixels.eq(1).all()
-    for mode in ("L", "P", "1", "CMYK", "I;16"):
-        extension = "jpg" if mode == "CMYK" else "png"
-        odd = saved(tmp_path, f"odd.{extension}", Image.new(mode, (8, 8)))
-        assert uploads.load_picture(odd, Size(8, 8), (2, 2)).pixels.shape == (1, 3, 8, 8)
+    cleared = uploads.load_picture(pictures.decode_picture, clear, Size(8, 8))
+    assert cleared.pixels.eq(1).all()
+    assert cleared.alpha is not None
+    assert cleared.alpha.eq(0).all()
 
 
 def left_half_clear(colour: tuple[int, int, int], clear: int = 0) -> Image.Image:
@@ -334,13 +336,17 @@ def test_what_is_transparent_in_a_picture_is_drawn_anew_where_there_is_no_mask(e
 
 
 @pytest.mark.parametrize(("clear", "anew"), [(0, True), (127, True), (128, False), (255, False)])
-def test_a_pixel_is_drawn_anew_where_it_is_less_than_half_opaque(tmp_path: Path, clear: int, anew: bool) -> None:
+def test_a_pixel_is_drawn_anew_where_it_is_less_than_half_opaque(
+    easel: Easel, tmp_path: Path, clear: int, anew: bool
+) -> None:
     path = saved(tmp_path, "clear.png", left_half_clear((20, 60, 220), clear))
-    mask = uploads.load_picture(path, Size(64, 64), (16, 16)).mask
-    assert (mask is not None) == anew
-    if mask is not None:
-        assert mask[..., :8].eq(1).all()
-        assert mask[..., 8:].eq(0).all()
+    (job,) = easel.pipeline.prepare(TICKET, ImageRequest(prompt="a cat", image=path))
+    source = job.order.source
+    assert source is not None
+    assert (source.mask is not None) == anew
+    if source.mask is not None:
+        assert source.mask[..., :8].eq(1).all()
+        assert source.mask[..., 8:].eq(0).all()
 
 
 def prepared_pair(easel: Easel, request: Callable[..., ImageRequest]) -> tuple[np.ndarray, np.ndarray]:

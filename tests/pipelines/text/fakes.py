@@ -1,8 +1,9 @@
 """A decoder whose output depends on all that the real one's does, and on nothing else; and a tokenizer of bytes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from models.batch import ForwardBatch
 from models.loading import GenerationDefaults
 from pipelines.base import Ticket
 from pipelines.messages import Done, Event, Prompt, Sampling, StringPrompt, TextOptions, TextRequest
+from pipelines.text.fields import SamplingOptions
 from pipelines.text.pipeline import TextPipeline
 from pipelines.text.step_cost import StepCost
 
@@ -93,20 +95,24 @@ class ByteTokenizer:
     vocab_size = 259
     eos_ids = frozenset({EOS})
     special_ids = frozenset({BOS, EOS, USER})
+    controls = frozenset({"<s>", "</s>", "<user>"})
 
     def __init__(self, chat_template: str | None = TEMPLATE, bos_id: int | None = BOS) -> None:
         self.chat_template = chat_template
         self.bos_id = bos_id
         self.special_tokens = {"bos_token": "<s>", "eos_token": "</s>"}
 
-    def encode(self, text: str, *, add_special: bool) -> list[int]:
+    def encode(self, text: str, *, add_special: bool, literals: Mapping[str, str] = MappingProxyType({})) -> list[int]:
         names = {"<s>": BOS, "</s>": EOS, "<user>": USER}
         ids: list[int] = []
         while text:
             name = next((name for name in names if text.startswith(name)), None)
-            ids += list(text[0].encode()) if name is None else [names[name]]
+            ids += list(literals.get(text[0], text[0]).encode()) if name is None else [names[name]]
             text = text[1 if name is None else len(name) :]
         return ids
+
+    def exceeds(self, text: str, limit: int, *, literals: Mapping[str, str] = MappingProxyType({})) -> bool:
+        return len(text) > 100 * limit
 
     def decode(self, ids: list[int]) -> str:
         return bytes(id for id in ids if id < 256).decode(errors="replace")
@@ -132,7 +138,7 @@ def create_pipeline(
     prefix_cache: bool = True,
     draft: FakeDecoder | None = None,
     draft_tokenizer: ByteTokenizer | None = None,
-    **options: str | int | None,
+    **options: str | int | SamplingOptions | None,
 ) -> TextPipeline:
     """`draft`: the decoder of a draft model."""
     made = TextOptions(

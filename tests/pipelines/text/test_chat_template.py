@@ -90,7 +90,7 @@ def test_renders_as_transformers_does(source, conversation):
         refusal = str(error)
     template = ChatTemplate(source, SPECIAL)
     if refusal is None:
-        assert template.render(conversation) == rendered[0]
+        assert template.render(conversation).text == rendered[0]
     else:
         with pytest.raises(InvalidRequest, match=re.escape(refusal)) as caught:
             template.render(conversation)
@@ -98,7 +98,7 @@ def test_renders_as_transformers_does(source, conversation):
 
 
 def test_text_parts_are_joined():
-    assert "one\ntwo" in ChatTemplate(CHATML, {}).render([said("user", "one", "two")])
+    assert "one\ntwo" in ChatTemplate(CHATML, {}).render([said("user", "one", "two")]).text
 
 
 def test_media_is_refused_naming_the_part():
@@ -109,19 +109,19 @@ def test_media_is_refused_naming_the_part():
 
 
 def test_developer_is_system_where_the_template_does_not_know_it():
-    assert "<|im_start|>system\nBe brief" in ChatTemplate(CHATML, {}).render([said("developer", "Be brief")])
+    assert "<|im_start|>system\nBe brief" in ChatTemplate(CHATML, {}).render([said("developer", "Be brief")]).text
     knows = "{% for m in messages %}{% if m.role == 'developer' %}D{% endif %}{{ m.role }}{% endfor %}"
-    assert ChatTemplate(knows, {}).render([said("developer", "Be brief")]) == "Ddeveloper"
+    assert ChatTemplate(knows, {}).render([said("developer", "Be brief")]).text == "Ddeveloper"
 
 
 def test_arguments_that_are_no_object_stay_text():
     message = Message("assistant", tool_calls=[ToolCall("c", FunctionCall("f", "not json"))])
     source = "{{ messages[0].tool_calls[0].function.arguments }}"
-    assert ChatTemplate(source, {}).render([message]) == "not json"
+    assert ChatTemplate(source, {}).render([message]).text == "not json"
 
 
 def test_date_and_missing_names():
-    assert len(ChatTemplate("{{ strftime_now('%Y') }}{{ nothing }}", {}).render([said("user", "x")])) == 4
+    assert len(ChatTemplate("{{ strftime_now('%Y') }}{{ nothing }}", {}).render([said("user", "x")]).text) == 4
 
 
 @pytest.mark.parametrize(

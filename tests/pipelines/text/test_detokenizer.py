@@ -134,7 +134,7 @@ def test_bytes_of_the_released_entries_are_those_of_the_text(pieces, stops):
         said, own = output.push(piece, entry(number, piece), match=True)
         text += said
         entries += own
-        released = b"".join(own.bytes for own in entries)
+        released = b"".join(own.raw for own in entries)
         assert released.startswith(text.encode())  # no text without its entry
         if output.stop is not None:
             break
@@ -143,7 +143,7 @@ def test_bytes_of_the_released_entries_are_those_of_the_text(pieces, stops):
     assert [own.id for own in entries] == list(range(len(entries)))
     if output.stop is None:
         assert len(entries) == len(pieces)
-        assert b"".join(own.bytes for own in entries).decode() == text
+        assert b"".join(own.raw for own in entries).decode() == text
     else:  # but for the token in which both the text's end and the stop string's beginning lie
-        assert b"".join(own.bytes for own in entries[:-1]).decode(errors="ignore") in text
-        assert b"".join(own.bytes for own in entries).startswith(text.encode())
+        assert b"".join(own.raw for own in entries[:-1]).decode(errors="ignore") in text
+        assert b"".join(own.raw for own in entries).startswith(text.encode())

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from pipelines.messages import ProposerKind, TokenPrompt
+from pipelines.text.plan import Chunk
 from pipelines.text.sampler import Choice
-from pipelines.text.scheduler import Chunk
 from tests.pipelines.text.fakes import FakeDecoder, create_pipeline, draft_freely, request, run, submit
 
 WORDS, LENGTH, TEXTS = 5, 4, 5000

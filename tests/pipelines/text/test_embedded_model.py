@@ -69,7 +69,7 @@ def test_bytes_of_the_logprobs_are_the_text(pipeline):
     events = generate(pipeline, chat("Say 🦊 and 你", max_tokens=16, logprobs=20, ignore_eos=True))
     choice = only(events)
     assert [len(entry.top) for entry in choice.logprobs] == [20] * 16
-    data = b"".join(entry.bytes for entry in choice.logprobs)
+    data = b"".join(entry.raw for entry in choice.logprobs)
     assert data.decode(errors="ignore") == choice.text
     assert all(entry.logprob == entry.top[0].logprob for entry in choice.logprobs)
 

@@ -52,7 +52,7 @@ def test_eos_ends_a_text_and_counts():
     choice = only(events)
     assert (choice.text, choice.reason, choice.stop) == ("", "stop", None)
     assert events[-1].usage.completion_tokens == 1
-    assert [(entry.text, entry.bytes) for entry in choice.logprobs] == [("</s>", b"")]
+    assert [(entry.text, entry.raw) for entry in choice.logprobs] == [("</s>", b"")]
 
 
 def test_ignored_eos_goes_on():
@@ -65,7 +65,7 @@ def test_a_stop_id_ends_a_text_and_is_named():
     choice = only(generate(create_pipeline(), request("x", **settings)))
     assert (choice.reason, choice.stop) == ("stop", ord("b"))
     assert "b" not in choice.text
-    assert b"".join(entry.bytes for entry in choice.logprobs).decode() == choice.text
+    assert b"".join(entry.raw for entry in choice.logprobs).decode() == choice.text
     assert choice.tokens == len(choice.text) + 1
 
 
@@ -92,7 +92,7 @@ def test_a_stop_string_over_several_tokens():
     assert choice.text == text[: text.index(stop)]
     assert (choice.reason, choice.stop) == ("stop", stop)
     assert choice.tokens == len(choice.text) + 4
-    assert b"".join(entry.bytes for entry in choice.logprobs).decode() == choice.text
+    assert b"".join(entry.raw for entry in choice.logprobs).decode() == choice.text
     assert stop[0] not in [delta.text for delta in choice.deltas[-4:]]
 
 
@@ -121,7 +121,7 @@ def test_an_incomplete_character_is_held_and_dropped_at_the_end():
     assert [delta.text for delta in choice.deltas] == ["", "", "", "🦊", "", ""]
     assert [delta.tokens for delta in choice.deltas] == [1] * 6
     assert [len(delta.logprobs) for delta in choice.deltas] == [0, 0, 0, 4, 0, 2]
-    assert [entry.bytes for entry in choice.logprobs] == [fox[i % 4 : i % 4 + 1] for i in range(6)]
+    assert [entry.raw for entry in choice.logprobs] == [fox[i % 4 : i % 4 + 1] for i in range(6)]
 
 
 def test_a_prompt_that_ends_inside_a_character():

@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from models.loading import GenerationDefaults
-from pipelines.base import InvalidRequest, Ticket
+from pipelines.base import InvalidRequest, ModelError, Ticket
 from pipelines.messages import ChatPrompt, MediaPart, Message, StringPrompt, TextPart, TokenPrompt
+from pipelines.text.defaults import sampling_defaults
+from pipelines.text.fields import SamplingDefaults, SamplingOptions
 from pipelines.text.validation import MAX_STOP_CHARACTERS, MAX_STOPS
 from tests.pipelines.text.fakes import BOS, CONTEXT, EOS, USER, VOCAB, ByteTokenizer, create_pipeline, request
 
@@ -137,7 +139,9 @@ def test_an_empty_prompt_begins_a_text():
 
 
 def test_what_is_not_asked_is_the_models_default():
-    generation = GenerationDefaults(temperature=0.6, top_p=0.9, top_k=40, min_p=0.1, repetition_penalty=1.1)
+    generation = GenerationDefaults(
+        {"temperature": 0.6, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "repetition_penalty": 1.1}
+    )
     pipeline = create_pipeline(generation=generation)
     (sequence,) = pipeline.prepare(TICKET, request("x", temperature=None, max_tokens=None))
     params = sequence.params
@@ -148,6 +152,31 @@ def test_what_is_not_asked_is_the_models_default():
     (sequence,) = pipeline.prepare(TICKET, request("x", **asked))
     assert sequence.params.plain
     assert sequence.params.top_k == 0
+
+
+def test_the_configuration_goes_before_the_models_own_and_that_before_the_catalogue():
+    configured = SamplingOptions(temperature=0.5, presence_penalty=1.5, top_k=-1)
+    generation = GenerationDefaults({"temperature": 0.6, "top_p": None, "repetition_penalty": 1.1})
+    pipeline = create_pipeline(generation=generation, sampling=configured)
+    asked = {"temperature": None, "max_tokens": None}
+    (sequence,) = pipeline.prepare(TICKET, request("x", **asked))
+    params = sequence.params
+    assert (params.temperature, params.presence_penalty, params.top_k) == (0.5, 1.5, 0)
+    assert (params.repetition_penalty, params.top_p, params.frequency_penalty) == (1.1, 1.0, 0.0)
+    (sequence,) = pipeline.prepare(TICKET, request("x", **asked, presence_penalty=0.0, repetition_penalty=1.0))
+    assert not sequence.params.penalised
+    assert pipeline.ready().sampling.temperature == 0.5
+
+    catalogued = sampling_defaults(SamplingOptions(top_p=0.8), {"min_p": 0.1}, "embedded:smollm2-135m-instruct")
+    assert (catalogued.temperature, catalogued.top_p, catalogued.min_p) == (0.2, 0.8, 0.1)
+    over = sampling_defaults(SamplingOptions(), {"temperature": 0.7}, "embedded:smollm2-135m-instruct")
+    assert (over.temperature, over.top_p) == (0.7, 0.9)
+    assert sampling_defaults(SamplingOptions(), {}, "/models/other") == SamplingDefaults()
+
+
+def test_what_the_models_files_recommend_is_checked():
+    with pytest.raises(ModelError, match=r"generation_config\.json.*temperature"):
+        create_pipeline(generation=GenerationDefaults({"temperature": 7}))
 
 
 def test_both_the_tokenizers_and_the_generation_configs_eos_end_a_text():

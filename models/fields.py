@@ -1,0 +1,131 @@
+"""A model's description, read by the types and the ranges that its keys have. Free of torch.
+
+Descriptions come with files that anyone may have written. What is not as it has to be is refused here, by its key, so
+that nobody behind has to look again.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Any
+
+from models.errors import ModelLoadError
+
+# More than any model has, and little enough that what is made of a description alone stays small.
+MOST_LAYERS = 4096
+MOST_HEADS = 1 << 14
+MOST_HEAD_DIM = 1 << 12
+MOST_WIDTH = 1 << 20  # of a layer
+MOST_TOKENS = 1 << 24  # of a vocabulary
+MOST_POSITIONS = (1 << 31) - 1
+MOST_EPSILON = 0.1
+
+_SHOWN = 60  # characters of a value in a message
+
+
+class Fields:
+    """Values by key. All methods raise ModelLoadError with the key's name; a value of None is as good as none."""
+
+    def __init__(self, values: Mapping[str, Any], where: str, prefix: str = "") -> None:
+        """`where`: whose they are, for messages; `prefix`: of the keys that are asked for."""
+        self.where = where
+        self._values = values
+        self._prefix = prefix
+
+    def within(self, values: Mapping[str, Any]) -> "Fields":
+        """A part of the description that has its own values."""
+        return Fields(values, self.where)
+
+    def name(self, key: str) -> str:
+        return f"{self._prefix}{key}"
+
+    def get(self, key: str) -> Any:
+        """Whatever it is."""
+        return self._values.get(self.name(key))
+
+    def integer(self, key: str, default: int | None = None, *, least: int = 1, most: int = MOST_POSITIONS) -> int:
+        found = self.maybe_integer(key, least=least, most=most)
+        return found if found is not None else self._default(key, default)
+
+    def maybe_integer(self, key: str, *, least: int = 1, most: int = MOST_POSITIONS) -> int | None:
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.refused(key, f"an integer from {least} to {most}")
+        return value
+
+    def number(
+        self, key: str, default: float | None = None, *, least: float | None = None, most: float = math.inf
+    ) -> float:
+        found = self.maybe_number(key, least=least, most=most)
+        return found if found is not None else self._default(key, default)
+
+    def maybe_number(self, key: str, *, least: float | None = None, most: float = math.inf) -> float | None:
+        """Finite, at least `least` (None: above zero) and at most `most`."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                number = float(value)
+            except OverflowError:  # an integer of hundreds of digits
+                number = math.inf
+            if math.isfinite(number) and number <= most and (number > 0 if least is None else number >= least):
+                return number
+        lower = "above 0" if least is None else f"from {least:g}"
+        raise self.refused(key, f"a finite number {lower}" + ("" if most == math.inf else f" up to {most:g}"))
+
+    def boolean(self, key: str, default: bool = False) -> bool:
+        value = self.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.refused(key, "true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.get(key)
+        if value is None:
+            return self._default(key, default)
+        if not isinstance(value, str):
+            raise self.refused(key, "a text")
+        return value
+
+    def table(self, key: str) -> Mapping[str, Any] | None:
+        value = self.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise self.refused(key, "a table")
+        return value
+
+    def items(self, key: str, kind: type | UnionType, what: str) -> Sequence[Any] | None:
+        """A list, all of whose items are of `kind`."""
+        value = self.get(key)
+        if value is None:
+            return None
+        is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        # A GGUF file's arrays are of one type, and long.
+        if not is_list or not all(isinstance(each, kind) for each in (value if isinstance(value, list) else value[:1])):
+            raise self.refused(key, f"a list of {what}")
+        return value
+
+    def tokens(self, key: str, vocab_size: int) -> Sequence[int]:
+        """Ids of tokens: one, a list, or none."""
+        if isinstance(self.get(key), list):
+            found = self.items(key, int, "ids of tokens") or ()
+        else:
+            one = self.maybe_integer(key, least=0, most=vocab_size - 1)
+            found = () if one is None else (one,)
+        if not all(0 <= id < vocab_size for id in found):
+            raise self.refused(key, f"ids of tokens: the vocabulary has {vocab_size}")
+        return found
+
+    def refused(self, key: str, wanted: str) -> ModelLoadError:
+        shown = repr(self.get(key))
+        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+        return ModelLoadError(f"{self.where}: {self.name(key)} is {shown}, not {wanted}")
+
+    def _default(self, key: str, default: Any) -> Any:
+        if default is None:
+            raise ModelLoadError(f"{self.where} lacks {self.name(key)}")
+        return default

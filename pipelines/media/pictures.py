@@ -1,0 +1,109 @@
+"""An encoded picture to RGB and alpha, sized up from its header before anything is decoded."""
+
+import io
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from pipelines.base import InvalidRequest
+from pipelines.media.colours import to_rgb
+from pipelines.media.messages import Fit, PictureJob
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+MAX_PIXELS = 50_000_000  # 150 MB of RGB
+
+# What EXIF's orientation asks for (TIFF 6.0, tag 274); 1, and what is no orientation, for nothing.
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Upright. `full`: its (width, height) before it was brought to a size."""
+
+    rgb: npt.NDArray[np.uint8]  # [height, width, 3]
+    alpha: npt.NDArray[np.uint8] | None  # [height, width], 0: transparent; None where the file has no transparency
+    full: tuple[int, int]
+
+
+DecodePicture = Callable[[PictureJob], Picture]
+
+
+def decode_picture(job: PictureJob) -> Picture:
+    """Raises InvalidRequest where it is no picture, or one that is too large or broken."""
+    param = job.param
+    source = io.BytesIO(job.source) if isinstance(job.source, bytes) else job.source
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about oddities of a file; our own limit is below the library's
+            with Image.open(source, formats=FORMATS) as image:  # reads no more than the header
+                _check_size(*image.size, job.fit, param)
+                image.load()
+                turn = _turn(image)
+                rgb, alpha = to_rgb(image)
+    except UnidentifiedImageError:
+        raise InvalidRequest(f"{param!r} is no picture that is read here ({', '.join(FORMATS)})", param) from None
+    except Image.DecompressionBombError:  # the library's own limit, which is above ours
+        raise InvalidRequest(f"{param!r} has more pixels than the {MAX_PIXELS} that are accepted", param) from None
+    except (OSError, ValueError, SyntaxError, EOFError) as error:
+        reason = str(error)
+        if isinstance(job.source, str):
+            reason = reason.replace(job.source, "the file")  # where it lies is nobody's business
+        raise InvalidRequest(f"{param!r} can't be decoded: {reason}", param) from None
+    if turn is not None:
+        rgb, alpha = rgb.transpose(turn), alpha and alpha.transpose(turn)
+    if job.background is not None and alpha is not None:
+        rgb = Image.composite(rgb, Image.new("RGB", rgb.size, job.background), alpha)
+    full = rgb.size
+    if job.fit is not None:
+        rgb, alpha = _fitted(rgb, job.fit), alpha and _fitted(alpha, job.fit)
+    return Picture(np.asarray(rgb), None if alpha is None else np.asarray(alpha), full)
+
+
+def _check_size(width: int, height: int, fit: Fit | None, param: str) -> None:
+    if width * height > MAX_PIXELS:
+        raise InvalidRequest(
+            f"{param!r} has {width} × {height} pixels, more than the {MAX_PIXELS} that are accepted", param
+        )
+    edge = (fit and fit.shortest_edge) or 0
+    if edge * edge * max(width, height) > MAX_PIXELS * min(width, height):  # a thin strip grows when it is resized
+        raise InvalidRequest(f"{param!r} is {width} × {height}, which is too long and thin", param)
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    try:
+        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
+    except Exception:  # noqa: BLE001  a camera's remarks can be broken in any way, and the picture be fine
+        return None
+
+
+def _fitted(image: Image.Image, fit: Fit) -> Image.Image:
+    resample = Image.Resampling(fit.resample)
+    wanted = (fit.width, fit.height)
+    if fit.shortest_edge is None:
+        return image if image.size == wanted else image.resize(wanted, resample)
+    return _crop(_resize_shorter(image, fit.shortest_edge, resample), *wanted)
+
+
+def _resize_shorter(image: Image.Image, edge: int, resample: Image.Resampling) -> Image.Image:
+    width, height = image.size
+    if width <= height:
+        return image.resize((edge, int(edge * height / width)), resample)
+    return image.resize((int(edge * width / height), edge), resample)
+
+
+def _crop(image: Image.Image, width: int, height: int) -> Image.Image:
+    """The middle; where the picture is smaller, black around it."""
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
