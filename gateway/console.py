@@ -37,8 +37,9 @@ STATE_COLOURS = {State.READY: "green", State.FAILED: "red"}
 
 
 def announcer(settings: Settings) -> Announcer:
-    """For whatever standard output is."""
-    return ScreenAnnouncer(settings, Console()) if sys.stdout.isatty() else LogAnnouncer(settings)
+    """For whatever standard output is; who asks for JSON reads nothing else."""
+    screen = sys.stdout.isatty() and settings.server.log_format == "text"
+    return ScreenAnnouncer(settings, Console()) if screen else LogAnnouncer(settings)
 
 
 class ScreenAnnouncer:

@@ -81,7 +81,7 @@ def parse_rerank(raw: bytes) -> RerankBody | TextsBody:
         of_texts = bool(bytes(_form.decode(raw).texts))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         of_texts = False  # the decoder below says what is wrong
-    return decode_texts(raw, _texts if of_texts else _documents)
+    return decode_texts(raw, _texts) if of_texts else decode_texts(raw, _documents)
 
 
 def to_rerank_request(body: RerankBody | TextsBody) -> RerankRequest:

@@ -4,15 +4,15 @@ from time import monotonic
 
 import torch
 
-from models.diffusion.family import Family
+from models.diffusion.family import Family, Size
 from models.diffusion.noise import NoiseScheduler, UnknownScheduler
 from models.diffusion.text import PromptTooLong, Tokens
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.image.job import ImageJob, Order, Output, Source
 from pipelines.image.messages import ImageOptions, ImageRequest
-from pipelines.image.uploads import load_mask, load_picture, to_mask
+from pipelines.image.uploads import load_mask, load_picture
 from pipelines.image.validation import Settings, settle
-from pipelines.media.pictures import decode_picture
+from pipelines.media.decoder import MediaDecoder
 from pipelines.messages import Request
 
 
@@ -22,6 +22,7 @@ class Preparer:
     def __init__(self, family: Family, options: ImageOptions) -> None:
         self._family = family
         self._options = options
+        self._media = MediaDecoder()
 
     def prepare(self, ticket: Ticket, request: Request) -> list[ImageJob]:
         """Raises InvalidRequest."""
@@ -64,16 +65,13 @@ class Preparer:
     def _source(self, request: ImageRequest, settings: Settings) -> Source | None:
         if request.image is None:
             return None
-        size = settings.size
+        size: Size = settings.size
         _, height, width = self._family.latent_shape(size)
-        upload = load_picture(decode_picture, request.image, size)
-        mask = None
+        picture = load_picture(self._media.picture, request.image, size, (height, width))
+        mask = picture.mask  # where none is given, a picture's own transparency is one
         if request.mask is not None:
-            mask = load_mask(decode_picture, request.mask, upload.size, size, (height, width))
-        elif upload.alpha is not None:
-            own = to_mask(upload.alpha, (height, width))  # a picture's transparency is its mask
-            mask = own if own.any() else None
-        return Source(upload.pixels, mask, settings.strength)
+            mask = load_mask(self._media.picture, request.mask, picture.upload, size, (height, width))
+        return Source(picture.pixels, mask, settings.strength)
 
     def _noise(self, request: ImageRequest, settings: Settings) -> NoiseScheduler:
         try:

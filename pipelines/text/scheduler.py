@@ -17,7 +17,7 @@ MAX_PREEMPTIONS = 2  # of a sequence of a lower rank: then it has the highest, s
 REPLAY_ROWS = 64  # of one sequence in one step
 LOGPROB_ROWS = 128  # of a prefill that wants the logits of all its rows: [rows, vocab] float32
 RESERVE = 8  # of so many places in a step, one is kept for small sequences; of twice as many blocks, one
-BRIEF = 2  # tiles of a prompt that is computed at once: what else there is to prefill lets it pass
+BRIEF = 4  # a prompt of no more than a step's tokens divided by this is computed at once: the others let it pass
 
 
 class Scheduler:
@@ -110,7 +110,7 @@ class Scheduler:
 
     def _is_brief(self, sequence: Sequence) -> bool:
         left = sequence.prompt_length - sequence.computed
-        return sequence.rank <= Rank.LONG and sequence.index == 0 and left <= BRIEF * self._tile
+        return sequence.rank <= Rank.LONG and sequence.index == 0 and left <= self._max_num_batched_tokens // BRIEF
 
     # --- one step -----------------------------------------------------------------------------------------------------
 
@@ -142,6 +142,8 @@ class Scheduler:
                 if chunk is not None:
                     decode.append(chunk)
                     budget -= chunk.length
+        if any(sequence.brief and sequence.num_output == 0 for sequence in self._running):
+            self._pace.brief(now)
         # Tokens of this step for prompts that are not brief.
         slow = 0 if hurry else self._pace.tokens(budget, now)
         for sequence in sorted(self._candidates(only), key=lambda each: (each.rank is Rank.BATCH, due(each))):

@@ -3,7 +3,9 @@
 import io
 import json
 import random
+import signal
 import threading
+import wave
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -11,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import psutil
 import pysubs2
 import pytest
 from openai import OpenAI
 
 from tests import speech
-from tests.integration.conftest import route, sample, wait_until
+from tests.integration.conftest import route, sample, wait_until, worker
 from tests.integration.hearing import MODEL
 from tests.integration.listening import KEY
 from tests.live import Gateway
@@ -193,6 +196,38 @@ def test_a_long_file_streams_as_its_windows_finish(client: OpenAI, http: httpx.C
     segments = [event for event in said if event["type"] == "transcript.text.segment"]
     assert "".join(event["text"] for event in segments).strip() == said[-1]["text"]
     assert all(event["until"] <= event["duration"] for event in said if event["type"] == "transcript.text.delta")
+
+
+def test_a_crash_of_a_decoder_costs_the_request_that_it_decoded_for(hearing: Gateway, http: httpx.Client) -> None:
+    """Two uploads of one worker: a helper that holds one of them gets a SIGSEGV, after the other was answered."""
+    process = psutil.Process(worker(hearing, MODEL).pid)
+    held, *others = [each for each in process.children() if "pipelines.media.helper" in each.cmdline()]
+    for each in others:
+        each.kill()
+    held.suspend()
+    with ThreadPoolExecutor(2) as pool:
+        replies = [pool.submit(post, http, ("file", CLIP), ("model", MODEL)) for _ in range(2)]
+        wait_until(lambda: any(each.done() for each in replies), 60)
+        (fine,) = [each for each in replies if each.done()]
+        assert speech.word_error_rate([(speech.transcript(CLIP), fine.result().json()["text"])]) == 0
+        held.send_signal(signal.SIGSEGV)
+        held.resume()
+        (doomed,) = [each for each in replies if each is not fine]
+        assert doomed.result().status_code == 400
+        assert doomed.result().json()["error"]["param"] == "file"
+        assert "its decoder crashed" in doomed.result().json()["error"]["message"]
+    assert post(http, ("file", CLIP), ("model", MODEL)).status_code == 200
+    assert worker(hearing, MODEL).pid == process.pid
+
+
+def test_a_voice_on_one_of_eight_channels(http: httpx.Client, tmp_path: Path) -> None:
+    planes = np.zeros((len(speech.samples(CLIP)), 8), "<i2")
+    planes[:, 2] = speech.samples(CLIP)
+    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+        file.setparams((8, 2, speech.RATE, 0, "NONE", "NONE"))
+        file.writeframes(planes.tobytes())
+    text = post(http, ("file", tmp_path / "a.wav"), ("model", MODEL)).json()["text"]
+    assert text == post(http, ("file", CLIP), ("model", MODEL)).json()["text"]
 
 
 def test_translation_of_english_is_english(http: httpx.Client) -> None:

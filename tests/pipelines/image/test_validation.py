@@ -248,13 +248,15 @@ def test_broken_files_are_refused_by_name(easel: Easel, image: str, tmp_path: Pa
     assert str(tmp_path) not in error.message
 
 
-def test_pixels_are_counted_before_they_are_decoded(easel: Easel, image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pixels_are_counted_before_they_are_decoded(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def decoded(*_: Any) -> Any:
         raise AssertionError("it was decoded")
 
     monkeypatch.setattr(pictures, "MAX_PIXELS", 63 * 64)
     monkeypatch.setattr(Image.Image, "load", decoded)
-    assert refusal(easel, image=image).param == "image"
+    with pytest.raises(InvalidRequest, match="more than the 4032 that are accepted") as refused:
+        uploads.load_picture(pictures.decode_picture, image, Size(64, 64), (16, 16))
+    assert refused.value.param == "image"
 
 
 def test_a_file_that_is_gone_is_no_failure_of_the_server(easel: Easel, tmp_path: Path) -> None:
@@ -295,17 +297,17 @@ def test_a_picture_is_upright_in_rgb_and_white_behind(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # orientation: turn by 90° clockwise
     path = saved(tmp_path, "turned.png", wide, exif=exif)
-    upload = uploads.load_picture(pictures.decode_picture, path, Size(16, 32))
-    assert upload.size == Size(20, 40)
-    assert upload.alpha is None
-    pixels = upload.pixels
+    source = uploads.load_picture(pictures.decode_picture, path, Size(16, 32), (2, 4))
+    assert source.upload == Size(20, 40)
+    assert source.mask is None
+    pixels = source.pixels
     assert pixels[0, 0, :12].gt(0.9).all()  # red is above now
     assert pixels[0, 0, 20:].lt(-0.9).all()
     clear = saved(tmp_path, "clear.png", Image.new("RGBA", (8, 8), (0, 0, 0, 0)))
-    cleared = uploads.load_picture(pictures.decode_picture, clear, Size(8, 8))
+    cleared = uploads.load_picture(pictures.decode_picture, clear, Size(8, 8), (2, 2))
     assert cleared.pixels.eq(1).all()
-    assert cleared.alpha is not None
-    assert cleared.alpha.eq(0).all()
+    assert cleared.mask is not None
+    assert cleared.mask.eq(1).all()
 
 
 def left_half_clear(colour: tuple[int, int, int], clear: int = 0) -> Image.Image:

@@ -467,8 +467,8 @@ def test_long_prompts_are_not_passed_for_ever():
 
 def test_while_brief_prompts_come_long_ones_go_in_short_steps():
     scheduler = roomy(max_model_len=1024)
-    add(scheduler, "brief", 8, received=10.0, max_tokens=1)
-    step(scheduler)
+    add(scheduler, "brief", 8, received=9.0, max_tokens=1)
+    step(scheduler, now=10.0)
     add(scheduler, "x", 600, received=10.0)
     assert [rows(step(scheduler, now=now))[-1][2] for now in (10.5, 11.9, 12.1)] == [TILE, TILE, 56]
 
@@ -476,8 +476,12 @@ def test_while_brief_prompts_come_long_ones_go_in_short_steps():
 def test_the_short_step_is_what_the_machine_does_in_its_time():
     scheduler = roomy(max_model_len=1024)
     add(scheduler, "brief", 8, received=10.0, max_tokens=1)
-    scheduler.finish(step(scheduler).chunks[0].sequence)
+    scheduler.finish(step(scheduler, now=10.0).chunks[0].sequence)
     add(scheduler, "x", 600, received=10.0)
     plan = step(scheduler, now=20.0)
     scheduler.observe(plan, seconds=64 / 1_000)  # 1,000 tokens a second
     assert step(scheduler, now=10.5).tokens == 24  # 30 of them in its time, in whole tiles
+    assert step(scheduler, now=20.0).tokens == 64
+    for _ in range(100):
+        scheduler.observe(plan, seconds=64 / 50)  # the machine is busy otherwise
+    assert step(scheduler, now=20.0).tokens == 24  # in half a second
