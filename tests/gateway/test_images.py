@@ -58,7 +58,7 @@ def answered(call: ScriptedCall) -> None:
 
 @pytest.fixture
 def it(server: Counter) -> Desk:
-    return server.desk(Painting(slots=4, answer=answered), kind="image")
+    return server.desk(Painting(slots=12, answer=answered), kind="image")
 
 
 async def generate(it: Desk, **fields: Any) -> Any:
