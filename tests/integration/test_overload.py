@@ -201,13 +201,14 @@ def test_counts_follow_their_definitions(fakes: Gateway, http_fakes: httpx.Clien
 
 async def test_short_chats_are_answered_beside_one_request_of_many_choices(real: Gateway, model: str) -> None:
     admission = route(real, model).admission
-    large = chat(model, "Tell me a story.", n=64, max_tokens=200, stream=True)
+    large = chat(model, "Tell me a story.", n=64, max_tokens=400, ignore_eos=True, stream=True)
     headers = {"x-gateway-priority": "batch"}
     async with (
         httpx.AsyncClient(base_url=real.url, timeout=60) as client,
         client.stream("POST", CHAT, json=large, headers=headers) as story,
     ):
-        await anext(story.aiter_lines())  # it is under way
+        lines = story.aiter_lines()  # closed, it would close the connection
+        await anext(lines)  # it is under way
         assert 1 <= admission.used <= admission.total // 4
         short = [chat(model, f"Say {number}.", max_tokens=4) for number in range(12)]
         answers = await asyncio.gather(*(client.post(CHAT, json=body) for body in short))
