@@ -110,7 +110,9 @@ class Espeak:
         heard = np.flatnonzero(np.abs(audio) > QUIET)
         margin = int(MARGIN * speech.RATE)
         first, last = max(0, heard[0] - margin), heard[-1] + margin
-        return Said(audio[first:last], {at: max(0.0, seconds - first / speech.RATE) for at, seconds in self._words.items()})
+        return Said(
+            audio[first:last], {at: max(0.0, seconds - first / speech.RATE) for at, seconds in self._words.items()}
+        )
 
     def _hear(self, wave: "ctypes._Pointer[ctypes.c_short]", samples: int, events: "ctypes._Pointer[Event]") -> int:
         if wave and samples:

@@ -344,9 +344,7 @@ class LiveStream:
         heard = speech_spans(self._tape.probabilities(start, end), threshold, WORD_PAUSE_MS)
         return tuple(Span(span.start + offset, span.end + offset) for span in heard)
 
-    def _window(
-        self, lane: Lane, item: Item, audio: Samples, turn: Turn | None, speech: tuple[Span, ...]
-    ) -> Window:
+    def _window(self, lane: Lane, item: Item, audio: Samples, turn: Turn | None, speech: tuple[Span, ...]) -> Window:
         final = lane is Lane.FINAL
         return Window(
             ticket=self._ticket,

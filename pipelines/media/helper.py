@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import msgspec
 
+from models.privacy import silence
 from pipelines.base import InvalidRequest
 from pipelines.ipc import FrameReader
 from pipelines.media import limits
@@ -102,4 +103,5 @@ def connect() -> socket.socket:
 
 
 if __name__ == "__main__":
+    silence(os.environ)
     serve(connect())

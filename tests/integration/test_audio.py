@@ -67,7 +67,7 @@ def test_eight_clips_at_once_through_the_openai_client(client: OpenAI) -> None:
     clips = [*speech.CLIPS, *speech.CLIPS[:3]]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(transcribe, clips))
-    assert speech.word_error_rate(zip(map(speech.transcript, clips), found, strict=True)) <= 0.03
+    assert speech.word_error_rate(zip(map(speech.transcript, clips), found, strict=True)) <= speech.MAX_WER
     assert found[5:] == found[:3]
 
 
@@ -181,14 +181,14 @@ def test_an_empty_transcript_is_an_answer(http: httpx.Client, tmp_path: Path) ->
 
 
 def test_a_long_file_streams_as_its_windows_finish(client: OpenAI, http: httpx.Client, tmp_path: Path) -> None:
-    clip = speech.wav(speech.joined(3.0), tmp_path / "long.wav")
+    clip = speech.wav(np.concatenate([speech.joined(3.0)] * 2), tmp_path / "long.wav")
     events = list(client.audio.transcriptions.create(model=MODEL, file=clip, stream=True))
     assert [event.type for event in events[-1:]] == ["transcript.text.done"]
     deltas = [event.delta for event in events[:-1] if event.type == "transcript.text.delta"]
     assert len(deltas) > 1
     assert "".join(deltas) == events[-1].text  # type: ignore[union-attr]
-    expected = " ".join(map(speech.transcript, speech.CLIPS))
-    assert speech.word_error_rate([(expected, "".join(deltas))]) <= 0.03
+    expected = " ".join(map(speech.transcript, speech.CLIPS * 2))
+    assert speech.word_error_rate([(expected, "".join(deltas))]) <= speech.MAX_WER
 
     raw = post(http, ("file", clip), ("model", MODEL), ("stream", "true"), ("response_format", "verbose_json")).text
     assert "[DONE]" not in raw
@@ -264,10 +264,10 @@ def test_500_mb_go_through_the_spool_and_not_through_memory(hearing: Gateway, ht
 
 
 def test_a_file_of_too_many_seconds_is_refused(http: httpx.Client, tmp_path: Path) -> None:
-    bomb = speech.encode(speech.silence(300)[None], tmp_path / "bomb.flac", "flac")
+    bomb = speech.encode(speech.silence(1300)[None], tmp_path / "bomb.flac", "flac")
     answer = post(http, ("file", bomb), ("model", MODEL))
     assert answer.status_code == 400
-    assert "120 s" in answer.json()["error"]["message"]
+    assert "1200 s" in answer.json()["error"]["message"]
 
 
 def test_clients_that_leave_at_any_moment_leave_nothing(hearing: Gateway, http: httpx.Client, tmp_path: Path) -> None:
