@@ -103,6 +103,8 @@ UNREADABLE = {
     "no moov": b"\0\0\0\x20ftypisom\0\0\2\0isomiso2mp41" + b"\0\0\x10\0mdat" + bytes(4000),
     "wav without fmt": b"RIFF\xff\xff\xff\xffWAVEdata\0\0\0\0" + bytes(2000),
     "half an ogg header": b"OggS\0\2" + bytes(30),
+    "a million chunks": b"RIFF\0\0\0\0WAVE" + bytes(8_000_000),
+    "a chunk beyond all files": b"caff\0\1\0\0" + b"free\x7f" + b"\xff" * 7 + bytes(40),
     "a chunk that goes back": b"riff" + bytes(36) + b"fmt \xf3\xac\xd3\x11\x8c\xd1\0\xc0\x4f\x8e\xdb\x8a" + bytes(40),
 }
 
