@@ -49,7 +49,7 @@ def serve(
     settings = _settings(config, {name: value for name, value in given.items() if value is not None})
     logs.configure(settings.server.log)
     for name in unknown_variables(os.environ):
-        click.echo(f"{name} is not known and has no effect", err=True)
+        logging.getLogger("gateway").warning("%s is not known and has no effect", name)
     # Its lines at this level are about each start and stop; ours say it already.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
 

@@ -40,8 +40,8 @@ FORMS: dict[str, tuple[type[Struct], tuple[str, ...]]] = {
 }
 
 # What is refused although its type is right, where a schema can say so; by the field's name.
-_SAID = {"minLength": 1}
-_TEXTS = {**_SAID, "minItems": 1, "items": {**_SAID, "minItems": 1}}
+_SAID: dict[str, object] = {"minLength": 1}
+_TEXTS: dict[str, object] = {**_SAID, "minItems": 1, "items": {**_SAID, "minItems": 1}}
 _NARROWED: dict[str, dict[str, object]] = {
     "model": _SAID,
     "messages": {"minItems": 1},
@@ -141,7 +141,7 @@ def _describable(body: type[Struct], files: Sequence[str] = ()) -> type[Struct]:
         name = field.encode_name
         kind: object = field.type
         if name in narrowed:
-            kind = Annotated[field.type, Meta(extra_json_schema=narrowed[name])]  # type: ignore[misc]
+            kind = Annotated[field.type, Meta(extra_json_schema=narrowed[name])]
         if field.type is Raw:
             fields.append((name, Any, None))
         elif field.required:

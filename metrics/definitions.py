@@ -274,6 +274,14 @@ FALLBACKS = counter(
     label="temperature",
     pipelines=AUDIO,
 )
+DECODED_AGAIN = counter(
+    "audio_decoded_again",
+    "stretches",
+    "Stretches of speech decoded again, alone: behind the last whole segment of their window (seek), or without a word, "
+    "in which some were found then (recovered) or none (empty)",
+    label="reason",
+    pipelines=AUDIO,
+)
 SILENCES = counter("audio_silences", "windows", "Windows that turned out to be without speech", pipelines=AUDIO)
 DROPPED_PARTIALS = counter(
     "audio_dropped_partials",

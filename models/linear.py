@@ -45,17 +45,23 @@ def copy_dtype() -> torch.dtype:
     return torch.bfloat16 if packs_bf16() and multiplies_bf16() else torch.float32
 
 
+def dense_copy(weight: Tensor, bias: Tensor | None) -> "DenseLinear":
+    """Of quantised weights, [n, k], for prompts on a CPU."""
+    return DenseLinear(weight.to(copy_dtype()), bias, packed=bool(torch._C._has_mkldnn))
+
+
 class DenseLinear:
     """Weights as they are: float32, or bf16 (packed for oneDNN on a CPU). Float32 ones take bf16 inputs, too."""
 
     has_dense_copy = False
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, packed: bool = False) -> None:
+        """`packed`: for oneDNN, float32 too."""
         self._name = f"dense {str(weight.dtype).removeprefix('torch.')}"
         self._bias = None if bias is None else bias.to(weight.dtype)
         self._dtype = weight.dtype
         self.weight_bytes = weight.nbytes
-        packed = weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and packs_bf16()
+        packed = packed or (weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and packs_bf16())
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 64) if packed else weight
         self._packed = packed
 
@@ -64,8 +70,9 @@ class DenseLinear:
 
     def prefill(self, x: Tensor) -> Tensor:
         if self._packed:
-            y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._weight, self._bias, "none", [], "")
-            return y
+            wide, weight = x.to(self._dtype), self._weight
+            y: Tensor = torch.ops.mkldnn._linear_pointwise.default(wide, weight, self._bias, "none", [], "")
+            return y.to(x.dtype)
         return linear(x.to(self._dtype), self._weight, self._bias).to(x.dtype)
 
     def decode(self, x: Tensor) -> Tensor:

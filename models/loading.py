@@ -53,7 +53,7 @@ def load_decoder(
     """Load a folder of safetensors (dense, AWQ, GPTQ or compressed-tensors) with its `config.json`, or a GGUF file.
 
     `quantization`: int8 | int4 | None, as the files have it. `dense_prefill`: keep a dense copy of quantised weights,
-    with which prompts are faster where the processor has no matrix unit for int8; None: on a CPU. `threads`: of
+    with which prompts are faster where the native library is not there; None: on a CPU. `threads`: of
     kernels, torch's process-wide; None: every CPU that this process may use. `native`: run quantised weights through
     the native library where it was built and this processor can run it. Raises ModelLoadError naming what is not
     supported, and the alternative.

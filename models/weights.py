@@ -10,7 +10,7 @@ from models.checkpoint import Checkpoint
 from models.config import DecoderConfig
 from models.errors import ModelLoadError
 from models.frequencies import Rope
-from models.linear import DenseLinear, Int4Linear, Int8Linear, Linear, ReorderedLinear, copy_dtype, has_int4_kernel
+from models.linear import DenseLinear, Int4Linear, Int8Linear, Linear, ReorderedLinear, dense_copy, has_int4_kernel
 from models.native.library import Engine
 from models.native.linear import NativeLinear, fits
 from models.quantised import GROUP, Int4Weight, Int8Weight, Weight, concatenated, dense
@@ -72,7 +72,7 @@ class LinearFactory:
         self.device = device
         self.engine = engine if device.type == "cpu" and dtype == torch.bfloat16 else None
         self._quantization = quantization
-        self._copies = copy_dtype() if dense_prefill is not False and device.type == "cpu" else None
+        self._dense_prefill = dense_prefill is not False and device.type == "cpu"
         # Quantised forms that have kernels for the device and type.
         self.forms: tuple[type[Int8Weight] | type[Int4Weight], ...] = ()
         if dtype == torch.bfloat16:
@@ -83,7 +83,7 @@ class LinearFactory:
         """Weights that share their input become one linear, outputs side by side."""
         bias = torch.cat([dense(each) for each in biases]).to(self.device, self.dtype) if biases else None
         formed = self._alike([self._form(weight, self._quantization) for weight in weights])
-        return self._made(concatenated(formed), bias, copies=self._copies)
+        return self._made(concatenated(formed), bias, dense_prefill=self._dense_prefill)
 
     def head(self, weight: Weight) -> Linear:
         """The output head: int8 where the rest becomes int4. No copy for prefill, which wants one row of it."""
@@ -119,21 +119,18 @@ class LinearFactory:
             return weights
         return [self._form(weight, "int8") for weight in weights]
 
-    def _made(self, weight: Weight, bias: Tensor | None = None, *, copies: torch.dtype | None = None) -> Linear:
-        """`copies`: what a dense copy is of; None: there is none."""
-        made = None if isinstance(weight, Tensor) else self._quantised(weight, bias, copies)
+    def _made(self, weight: Weight, bias: Tensor | None = None, *, dense_prefill: bool = False) -> Linear:
+        made = None if isinstance(weight, Tensor) else self._quantised(weight, bias, dense_prefill)
         return made or DenseLinear(dense(weight).to(self.device, self.dtype), bias)
 
-    def _quantised(
-        self, weight: Int8Weight | Int4Weight, bias: Tensor | None, copies: torch.dtype | None
-    ) -> Linear | None:
+    def _quantised(self, weight: Int8Weight | Int4Weight, bias: Tensor | None, dense_prefill: bool) -> Linear | None:
         """None: no kernel takes such a weight here."""
 
         def copy() -> DenseLinear | None:
-            return None if copies is None else DenseLinear(weight.dense().to(copies), bias)
+            return dense_copy(weight.dense(), bias) if dense_prefill else None
 
         if isinstance(weight, Int4Weight) and weight.order is not None:
-            inner = self._quantised(weight.columns_as_stored(), bias, copies)
+            inner = self._quantised(weight.columns_as_stored(), bias, dense_prefill)
             return inner and ReorderedLinear(inner, weight.order.to(self.device))
         if type(weight) not in self.forms:
             return None

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 FOLDER = Path(__file__).parent / "data" / "speech"
 RATE = 16_000
+MAX_WER = 0.045  # of the embedded model over the clips: three words
 
 Samples = npt.NDArray[np.int16]
 

@@ -1,10 +1,11 @@
 """No sentence lost: what a window's words leave out is decoded again, alone.
 
 That is what lies behind the last segment that the model closed, where it did not say that this was all; and every
-stretch of speech without words. A model that skips what stands behind a pause says nothing of it. The alignment stretches the words around over the hole;
-so what counts is whether a stretch has as many words as anyone says in its time, not whether some word lies on it.
+stretch of speech without words. The alignment lays words over what the model skipped, too; so what counts is whether a
+stretch has as many words as anyone says in its time, not whether some word lies on it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ MIN_SPEECH = SAMPLE_RATE * 6 // 10  # and where they do not: the words' times ar
 APART = SAMPLE_RATE * 3 // 10  # such a pause
 PAD = SAMPLE_RATE * 3 // 10  # silence that is kept around it, at most
 WORD_SECONDS = 0.5  # that a word takes, where the alignment can't be believed
+MAX_REPEATED = 2  # words and punctuation marks
 MAX_DEPTH = 2  # parts of parts
 NO_PAUSE = 5 * SAMPLE_RATE  # speech without a pause that a model says whole or not at all
 
@@ -33,7 +35,8 @@ def missing(window: Window) -> list[Hole]:
         return []
     fixed = _words_within(window.words, window.fixed)  # these stay as they are
     rest = _behind(window)
-    words, speech = window.words, window.speech
+    words: Sequence[AlignedWord] = window.words
+    speech: Sequence[Span] = window.speech
     if rest is not None:
         words, speech = words[: rest.first], _clipped(speech, 0, rest.start)
     found = [*holes(words, speech, rest.start if rest else len(window.audio)), *([rest] if rest else [])]
@@ -48,7 +51,7 @@ def _after(hole: Hole, fixed: int, words: Sequence[AlignedWord]) -> Hole | None:
         return None
     last = words[fixed - 1]
     start = int(min(last.end, last.start + WORD_SECONDS) * SAMPLE_RATE)
-    return Hole(start, hole.end, fixed, hole.last) if hole.end - start >= MIN_SPEECH else None
+    return replace(hole, start=start, first=fixed) if hole.end - start >= MIN_SPEECH else None
 
 
 def _words_within(words: Sequence[AlignedWord], tokens: int) -> int:
@@ -68,7 +71,8 @@ def _behind(window: Window) -> Hole | None:
     speech = _clipped(window.speech, int(seek.seconds * SAMPLE_RATE), len(window.audio))
     if sum(span.samples for span in speech) < MIN_ALONE:
         return None
-    return Hole(speech[0].start, speech[-1].end, _words_within(window.words, seek.tokens), len(window.words))
+    first = _words_within(window.words, seek.tokens)
+    return Hole(speech[0].start, speech[-1].end, first, len(window.words), seek=True)
 
 
 def _clipped(speech: Sequence[Span], start: int, end: int) -> list[Span]:
@@ -118,7 +122,7 @@ class Patch:
     """A window's holes, each on its way as a window of its own. Once closed, the window is done. Engine thread only."""
 
     def __init__(self, window: Window, found: Sequence[Hole], model: Whisper) -> None:
-        self.found = 0  # holes in which something was said
+        self.outcomes: Counter[str] = Counter()  # "seek", or whether something was said: "recovered", "empty"
         self.window = window
         self._model = model
         self._holes = [(hole, self._again(hole, number)) for number, hole in enumerate(found)]
@@ -166,19 +170,21 @@ class Patch:
 
     def _close(self) -> None:
         """The words that were found take the place of those that seemed to be there."""
-        words = list(self.window.words)
+        words, changed = list(self.window.words), False
         for hole, again in reversed(self._holes):
             heard = _heard(again)
             old = words[hole.first : hole.last]
-            if _amount(heard) <= _amount(old) or _repeats(heard, words[: hole.first], words[hole.last :]):
+            better = _amount(heard) > _amount(old) and not _repeats(heard, words[: hole.first], words[hole.last :])
+            self.outcomes["seek" if hole.seek else "recovered" if better else "empty"] += 1
+            if not better:
                 continue
             offset = audio_of(hole, self.window).start / SAMPLE_RATE
             words[hole.first : hole.last] = [
                 replace(word, start=word.start + offset, end=word.end + offset) for word in heard
             ]
-            self.found += 1
+            changed = True
             self.window.result = self.window.result or again.result
-        if self.found and self.window.result is not None:
+        if changed and self.window.result is not None:
             tokens = tuple(token for word in words for token in word.tokens)
             self.window.words = words
             self.window.result = replace(self.window.result, tokens=tokens, text=self._model.decode_text(tokens))
@@ -193,7 +199,9 @@ def _heard(window: Window) -> list[AlignedWord]:
 
 
 def _repeats(heard: Sequence[AlignedWord], before: Sequence[AlignedWord], after: Sequence[AlignedWord]) -> bool:
-    """Whether it is only what the words beside it say: their times were wrong, and nothing is missing."""
+    """Whether it is but a word that stands beside it: its time was wrong, and nothing is missing."""
+    if not 0 < len(heard) <= MAX_REPEATED:
+        return False
     said = "".join(plain(word.text) for word in heard)
     left = "".join(plain(word.text) for word in before[-len(heard) :])
     right = "".join(plain(word.text) for word in after[: len(heard)])

@@ -255,8 +255,8 @@ class AudioPipeline:
         window.encoded = None
         window.owner.finished(window)
         if isinstance(patch := window.owner, Patch) and patch.closed:
-            self._counters["audio_uncovered:recovered"] += patch.found
-            self._counters["audio_uncovered:empty"] += len(patch.windows) - patch.found
+            for reason, count in patch.outcomes.items():
+                self._counters[f"audio_decoded_again:{reason}"] += count
             self._finish(patch.window)
 
     # --- owners -------------------------------------------------------------------------------------------------------

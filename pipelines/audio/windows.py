@@ -59,6 +59,7 @@ class Hole:
     end: int
     first: int
     last: int
+    seek: bool = False  # it is what is behind the last whole segment
 
 
 @dataclass(slots=True, eq=False)

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import msgspec
 
+from models.privacy import silence
 from pipelines.base import InvalidRequest
 from pipelines.ipc import FrameReader
 from pipelines.media import limits
@@ -50,19 +51,30 @@ def serve(sock: socket.socket, do: Callable[[MediaJob, Answer], None] = do) -> N
 
     while True:
         job = jobs.get()
-        param = "file" if isinstance(job, AudioJob) else job.param
         seconds = job.max_seconds if isinstance(job, AudioJob) else 0
         limits.allow(limits.CPU_SECONDS + limits.CPU_SHARE * seconds)
         try:
-            do(job, answer)
-        except InvalidRequest as refusal:
-            answer(Refused.of(refusal))
-        except MemoryError:
-            answer(Refused(f"{param!r} can't be decoded: it takes more memory than a file may.", param))
+            refused = _attempt(do, job, answer)
+            if refused is not None:
+                answer(refused)
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
-        except Exception:  # noqa: BLE001  libraries raise anything about a broken file
-            answer(Refused(f"{param!r} can't be decoded: it is damaged.", param, detail=format_exc()))
+
+
+def _attempt(do: Callable[[MediaJob, Answer], None], job: MediaJob, answer: Answer) -> Refused | None:
+    """Why the job could not be done. Raises OSError once the worker is gone."""
+    param = "file" if isinstance(job, AudioJob) else job.param
+    try:
+        do(job, answer)
+    except InvalidRequest as refusal:
+        return Refused.of(refusal)
+    except MemoryError:
+        return Refused(f"{param!r} can't be decoded: it takes more memory than a file may.", param)
+    except (BrokenPipeError, ConnectionResetError):
+        raise
+    except Exception:  # noqa: BLE001  libraries raise anything about a broken file
+        return Refused(f"{param!r} can't be decoded: it is damaged.", param, detail=format_exc())
+    return None
 
 
 def _listen(sock: socket.socket, jobs: "SimpleQueue[MediaJob]") -> None:
@@ -91,4 +103,5 @@ def connect() -> socket.socket:
 
 
 if __name__ == "__main__":
+    silence(os.environ)
     serve(connect())

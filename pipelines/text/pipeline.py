@@ -7,7 +7,7 @@ from models.batch import CausalDecoder
 from models.device import multiplies_bf16
 from models.errors import ModelLoadError
 from models.loading import LoadedModel, load_decoder
-from models.native.library import has_matrix_unit
+from models.native.library import library
 from models.source import resolve
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
 from pipelines.messages import (
@@ -225,8 +225,8 @@ def _load(source: str, spec: ModelSpec) -> LoadedModel:
     """Raises ModelLoadError."""
     path = resolve(source)
     dense = spec.text.dense_prefill
-    # The matrix unit reads quantised weights as fast as dense ones.
-    if dense is None and (has_matrix_unit() or not dense_prefill_fits(path, available_bytes(), multiplies_bf16())):
+    # The native library multiplies quantised weights faster than torch multiplies dense ones.
+    if dense is None and (library() or not dense_prefill_fits(path, available_bytes(), multiplies_bf16())):
         dense = False
     return load_decoder(
         path,

@@ -67,7 +67,7 @@ def test_eight_clips_at_once_through_the_openai_client(client: OpenAI) -> None:
     clips = [*speech.CLIPS, *speech.CLIPS[:3]]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(transcribe, clips))
-    assert speech.word_error_rate(zip(map(speech.transcript, clips), found, strict=True)) <= 0.03
+    assert speech.word_error_rate(zip(map(speech.transcript, clips), found, strict=True)) <= speech.MAX_WER
     assert found[5:] == found[:3]
 
 
@@ -181,14 +181,14 @@ def test_an_empty_transcript_is_an_answer(http: httpx.Client, tmp_path: Path) ->
 
 
 def test_a_long_file_streams_as_its_windows_finish(client: OpenAI, http: httpx.Client, tmp_path: Path) -> None:
-    clip = speech.wav(speech.joined(3.0), tmp_path / "long.wav")
+    clip = speech.wav(np.concatenate([speech.joined(3.0)] * 2), tmp_path / "long.wav")
     events = list(client.audio.transcriptions.create(model=MODEL, file=clip, stream=True))
     assert [event.type for event in events[-1:]] == ["transcript.text.done"]
     deltas = [event.delta for event in events[:-1] if event.type == "transcript.text.delta"]
     assert len(deltas) > 1
     assert "".join(deltas) == events[-1].text  # type: ignore[union-attr]
-    expected = " ".join(map(speech.transcript, speech.CLIPS))
-    assert speech.word_error_rate([(expected, "".join(deltas))]) <= 0.03
+    expected = " ".join(map(speech.transcript, speech.CLIPS * 2))
+    assert speech.word_error_rate([(expected, "".join(deltas))]) <= speech.MAX_WER
 
     raw = post(http, ("file", clip), ("model", MODEL), ("stream", "true"), ("response_format", "verbose_json")).text
     assert "[DONE]" not in raw
@@ -198,24 +198,30 @@ def test_a_long_file_streams_as_its_windows_finish(client: OpenAI, http: httpx.C
     assert all(event["until"] <= event["duration"] for event in said if event["type"] == "transcript.text.delta")
 
 
-def test_a_crash_of_a_decoder_costs_the_request_that_it_decoded_for(hearing: Gateway, http: httpx.Client) -> None:
+def test_a_crash_of_a_decoder_costs_the_request_that_it_decoded_for(
+    hearing: Gateway, http: httpx.Client, tmp_path: Path
+) -> None:
     """Two uploads of one worker: a helper that holds one of them gets a SIGSEGV, after the other was answered."""
+    planes = speech.resampled(speech.samples(CLIP), 48_000).astype(np.float32) / 32768
+    brief = speech.encode(planes, tmp_path / "a.ogg", "libopus", rate=48_000)  # so that all threads take it
     process = psutil.Process(worker(hearing, MODEL).pid)
     held, *others = [each for each in process.children() if "pipelines.media.helper" in each.cmdline()]
     for each in others:
         each.kill()
     held.suspend()
     with ThreadPoolExecutor(2) as pool:
-        replies = [pool.submit(post, http, ("file", CLIP), ("model", MODEL)) for _ in range(2)]
-        wait_until(lambda: any(each.done() for each in replies), 60)
-        (fine,) = [each for each in replies if each.done()]
-        assert speech.word_error_rate([(speech.transcript(CLIP), fine.result().json()["text"])]) == 0
-        held.send_signal(signal.SIGSEGV)
-        held.resume()
-        (doomed,) = [each for each in replies if each is not fine]
-        assert doomed.result().status_code == 400
-        assert doomed.result().json()["error"]["param"] == "file"
-        assert "its decoder crashed" in doomed.result().json()["error"]["message"]
+        replies = [pool.submit(post, http, ("file", brief), ("model", MODEL)) for _ in range(2)]
+        try:
+            wait_until(lambda: any(each.done() for each in replies), 60)
+        finally:
+            held.send_signal(signal.SIGSEGV)
+            held.resume()
+    fine, doomed = sorted((each.result() for each in replies), key=lambda each: each.status_code)
+    assert fine.status_code == 200
+    assert fine.json()["text"].startswith("He was not")
+    assert doomed.status_code == 400
+    assert doomed.json()["error"]["param"] == "file"
+    assert "its decoder crashed" in doomed.json()["error"]["message"]
     assert post(http, ("file", CLIP), ("model", MODEL)).status_code == 200
     assert worker(hearing, MODEL).pid == process.pid
 
@@ -258,10 +264,10 @@ def test_500_mb_go_through_the_spool_and_not_through_memory(hearing: Gateway, ht
 
 
 def test_a_file_of_too_many_seconds_is_refused(http: httpx.Client, tmp_path: Path) -> None:
-    bomb = speech.encode(speech.silence(300)[None], tmp_path / "bomb.flac", "flac")
+    bomb = speech.encode(speech.silence(1300)[None], tmp_path / "bomb.flac", "flac")
     answer = post(http, ("file", bomb), ("model", MODEL))
     assert answer.status_code == 400
-    assert "120 s" in answer.json()["error"]["message"]
+    assert "1200 s" in answer.json()["error"]["message"]
 
 
 def test_clients_that_leave_at_any_moment_leave_nothing(hearing: Gateway, http: httpx.Client, tmp_path: Path) -> None:

@@ -17,9 +17,8 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from gateway.backends.worker import WorkerBackend
-from gateway.settings import ServerSettings, Settings, load_settings
 from tests.integration.conftest import sample, wait_until
-from tests.live import Gateway, gateway_thread
+from tests.live import Gateway
 
 pytestmark = [
     pytest.mark.requires_weights,
@@ -28,14 +27,6 @@ pytestmark = [
 
 MODEL = "all-minilm-l6-v2"
 LONG = "word " * 2000
-
-
-@pytest.fixture(scope="module")
-def embedding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    models = [model for model in load_settings(environ={}).models if model.kind == "embedding"]
-    server = ServerSettings(port=0, spool_dir=str(tmp_path_factory.mktemp("spool")))
-    with gateway_thread(Settings(server=server, models=models)) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

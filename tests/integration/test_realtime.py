@@ -60,9 +60,9 @@ async def test_the_clips_at_the_pace_of_speech_through_both_protocols(hearing: G
         return " ".join(final["text"] for final in finals)
 
     found = await asyncio.gather(*(realtime(speech.samples(clip)) for clip in speech.CLIPS))
-    assert wer(list(found)) <= 0.03
+    assert wer(list(found)) <= speech.MAX_WER
     found = await asyncio.gather(*(plain(speech.samples(clip)) for clip in speech.CLIPS))
-    assert wer(list(found)) <= 0.03
+    assert wer(list(found)) <= speech.MAX_WER
 
 
 async def test_the_events_of_turns_in_their_order(hearing: Gateway) -> None:

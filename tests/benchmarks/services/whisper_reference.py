@@ -1,7 +1,7 @@
 """faster-whisper's own `WhisperModel.transcribe`, or its BatchedInferencePipeline. Arguments: a folder, threads, which.
 
 Requests and answers as in `transcriber.py`; files one after the other, as the library takes them. The options are those
-of the pipeline: int8, a beam of 5, no timestamp tokens, and nothing taken over from the text before.
+of the pipeline: int8, a beam of 5, time tokens, and nothing taken over from the text before.
 """
 
 import sys
@@ -23,7 +23,7 @@ class Reference:
         return [self._transcribe(path, request["language"]) for path in request["files"]]
 
     def _transcribe(self, path: str, language: str | None) -> tuple[str, str]:
-        options: dict[str, Any] = {"language": language, "beam_size": 5, "without_timestamps": True}
+        options: dict[str, Any] = {"language": language, "beam_size": 5, "without_timestamps": False}
         if self._batched is not None:
             segments, info = self._batched.transcribe(path, batch_size=BATCH, **options)
         else:

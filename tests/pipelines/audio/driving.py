@@ -91,7 +91,10 @@ def text(events: Sequence[Event]) -> str:
 
 
 class FakeWhisper:
-    """Says what it is told to: `script` holds a text for each window in the order in which they are decoded."""
+    """Says what it is told to: `script` holds a text for each window in the order in which they are decoded.
+
+    Its words fill their window, or take `pace` seconds each.
+    """
 
     n_mels = 80
     multilingual = True
@@ -99,8 +102,12 @@ class FakeWhisper:
     start_of_previous = 1
 
     def __init__(
-        self, script: Sequence[str | Hypothesis | Exception], tongues: Sequence[dict[str, float]] = ()
+        self,
+        script: Sequence[str | Hypothesis | Exception],
+        tongues: Sequence[dict[str, float]] = (),
+        pace: float | None = None,
     ) -> None:
+        self.pace = pace
         self.script = list(script)
         self.tongues = list(tongues)
         self.calls: list[tuple[int, float, list[tuple[int, ...]]]] = []  # (frames, temperature, prompts)
@@ -131,9 +138,11 @@ class FakeWhisper:
         return [self._align(each.tokens, each.seconds) for each in spoken]
 
     def _align(self, tokens: Sequence[int], seconds: float) -> list[AlignedWord]:
-        share = seconds / max(1, len(tokens))
+        share = self.pace or seconds / max(1, len(tokens))
         return [
-            AlignedWord(self._texts[token], (token,), index * share, (index + 1) * share, 0.9)
+            AlignedWord(
+                self._texts[token], (token,), min(index * share, seconds), min((index + 1) * share, seconds), 0.9
+            )
             for index, token in enumerate(tokens)
         ]
 

@@ -25,6 +25,8 @@ from tests.pipelines.media.conftest import helpers
 CLIP = speech.CLIPS[1]
 FAULTY = "tests.pipelines.media.faulty"
 
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc, and needs its limits")
+
 
 def job(path: str | Path = CLIP) -> AudioJob:
     return AudioJob(path=str(path), rate=speech.RATE, max_seconds=60)
@@ -42,7 +44,7 @@ def faulty() -> Iterator[MediaDecoder]:
     [
         ("crash", "its decoder crashed"),
         ("killed", "its decoder crashed"),
-        ("memory", "more memory than a file may"),
+        pytest.param("memory", "more memory than a file may", marks=linux),
         ("loop", "longer than a file may"),
         ("error", "it is damaged"),
     ],
@@ -68,6 +70,7 @@ def test_a_helper_that_ends_by_itself_is_no_fault_of_the_file(program: str) -> N
         MediaDecoder(program).audio(job("exit"))
 
 
+@linux
 def test_a_crash_costs_one_request_of_those_that_are_decoded(faulty: MediaDecoder, tmp_path: Path) -> None:
     """Two files at once, both in the middle of their jobs; the decoder of one of them gets a SIGSEGV."""
     results: dict[str, speech.Samples | InvalidRequest] = {}
@@ -174,6 +177,7 @@ def test_through_a_helper_as_without_one(media: MediaDecoder, tmp_path: Path) ->
     assert str(tmp_path) not in refused.value.message
 
 
+@linux
 def test_a_helper_knows_no_framework_and_takes_no_more_than_it_may(media: MediaDecoder) -> None:
     media.audio(job())
     helper = helpers()[0]
