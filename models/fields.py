@@ -105,13 +105,12 @@ class Fields:
         value = self.get(key)
         if value is None:
             return None
-        found: Sequence[Any]
-        found = value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
-        # A GGUF file's arrays are of one type, and long.
-        sample = found if isinstance(found, list) else found[:1]
-        if found is not value or not all(isinstance(each, kind) for each in sample):
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
             raise self.refused(key, f"a list of {what}")
-        return found
+        # A GGUF file's arrays are of one type, and long.
+        if not all(isinstance(each, kind) for each in (value if isinstance(value, list) else value[:1])):
+            raise self.refused(key, f"a list of {what}")
+        return value
 
     def tokens(self, key: str, vocab_size: int) -> Sequence[int]:
         """Ids of tokens: one, a list, or none."""

@@ -36,7 +36,8 @@ def decode_audio(job: AudioJob) -> Iterator[Samples]:
             ) as container,
         ):
             if not container.streams.audio:
-                raise InvalidRequest("The file has no audio track.", "file")
+                kind = container.format.long_name or container.format.name  # of what is no media at all, a guess
+                raise InvalidRequest(f"The file has no audio track: its container is read as {kind!r}.", "file")
             yield from _checked(job, container, container.streams.audio[0])
     except MemoryError:  # some of FFmpeg's are that
         raise

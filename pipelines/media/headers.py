@@ -18,6 +18,7 @@ from av.container import InputContainer
 MISSING = (0.5, 0.02)  # seconds and share of what is told: with more than both missing, a file is cut off
 SURPLUS = 0.02  # share of a file behind the sound that it tells of, that is sound when it is nothing else
 PLACEHOLDERS = (0x3FFFFFFF, 0x7F000000, 0x7FFFFFFF, 0xFFFFFFFF, 2**63 - 1)
+MAX_CHUNKS = 10_000  # that are looked at: a hostile file can have one in every eight bytes
 NEAR = 64 * 1024  # bytes around a placeholder: headers, and whole frames, are taken off
 
 
@@ -59,7 +60,7 @@ class Chunks:
         return struct.calcsize(self.header)
 
     def walk(self, file: BinaryIO, at: int) -> Iterator[Chunk]:
-        while True:
+        for _ in range(MAX_CHUNKS):
             file.seek(at)
             header = file.read(self.length)
             if len(header) < self.length:
@@ -69,7 +70,7 @@ class Chunks:
             start = at + self.length
             at = start + size + -size % self.align
             yield Chunk(name, start, size, at)
-            if size < 0:
+            if size < 0 or at >= 2**63:  # no place in any file
                 return
 
 

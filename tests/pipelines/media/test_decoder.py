@@ -1,11 +1,13 @@
 """What a media helper costs when a file ends it: the request that brought the file, and nothing else."""
 
+import io
 import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -207,3 +209,19 @@ def test_a_helper_that_was_started_before_does_the_first_job() -> None:
     decoder.audio(job())
     assert [helper for helper in helpers() if helper.pid not in known] == mine
     decoder.close()
+
+
+@pytest.mark.parametrize("format", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
+def test_pictures_of_any_bytes_are_an_answer_or_a_refusal(media: MediaDecoder, format: str) -> None:
+    random = np.random.default_rng(0)
+    file = io.BytesIO()
+    Image.effect_noise((40, 30), 90).save(file, format)
+    media.picture(PictureJob(data=file.getvalue(), param="image"))
+    survivors = {helper.pid for helper in helpers()}
+    for _ in range(40):
+        broken = bytearray(file.getvalue())
+        for at in random.integers(0, min(200, len(broken)), 3):
+            broken[at] = random.integers(0, 256)
+        with suppress(InvalidRequest):
+            assert media.picture(PictureJob(data=bytes(broken), param="image")).rgb.ndim == 3
+    assert {helper.pid for helper in helpers()} == survivors
