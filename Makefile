@@ -23,7 +23,7 @@ ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install serve test check format bench clean
+.PHONY: help install serve test answers check format bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -44,6 +44,9 @@ serve: $(INSTALLED) ## Start the gateway on the embedded model: make serve PORT=
 
 test: $(TESTABLE) ## Run the tests: make test ARGS='-k settings'
 	$(BIN)/python -m pytest $(ARGS)
+
+answers: $(INSTALLED) ## Serve, and ask every pipeline one thing: make answers PYTHON=python3.14 VENV=.venv-3.14
+	$(BIN)/python -P scripts/first_answers.py
 
 check: $(INSTALLED) ## Lint, formatting, types and the import rule
 	$(BIN)/ruff check

@@ -49,7 +49,7 @@ def serve(
     settings = _settings(config, {name: value for name, value in given.items() if value is not None})
     logs.configure(settings.server.log)
     for name in unknown_variables(os.environ):
-        click.echo(f"{name} is not known and has no effect", err=True)
+        logging.getLogger("gateway").warning("%s is not known and has no effect", name)
     # Its lines at this level are about each start and stop; ours say it already.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
 
@@ -143,7 +143,10 @@ def prepare(config: str | None) -> None:
 @click.option("--prompt", default="", help="Text that could come before: its spelling is followed.")
 @click.option("--model", "-m", help="Name of a configured audio model.  [default: the first]")
 @click.option(
-    "--output", "-o", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Folder to write files into."
+    "--output",
+    "-o",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Folder to write a file into for each, called like it.  [default: print them, captions as one]",
 )
 @_CONFIG
 def transcribe(

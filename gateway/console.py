@@ -33,12 +33,14 @@ ENDPOINTS = (
     (None, "GET", "/schema", "every operation and its fields"),
 )
 
+AT_FIRST_USE = "on demand"  # the state of a model that is not preloaded and was not asked yet
 STATE_COLOURS = {State.READY: "green", State.FAILED: "red"}
 
 
 def announcer(settings: Settings) -> Announcer:
-    """For whatever standard output is."""
-    return ScreenAnnouncer(settings, Console()) if sys.stdout.isatty() else LogAnnouncer(settings)
+    """For whatever standard output is; who asks for JSON reads nothing else."""
+    screen = sys.stdout.isatty() and settings.server.log_format == "text"
+    return ScreenAnnouncer(settings, Console()) if screen else LogAnnouncer(settings)
 
 
 class ScreenAnnouncer:
@@ -76,8 +78,8 @@ class LogAnnouncer:
         log.info("Listening on %s; loading %s", url, _names(self._settings))
 
     def settled(self, fleet: Fleet, url: str) -> None:
-        ready = ", ".join(route.name for route in fleet.routes if route.ready)
-        log.info("Serving %s at %s", ready or "no model", url)
+        served = ", ".join(route.name for route in fleet.routes if _served(route))
+        log.info("Serving %s at %s", served or "no model", url)
         if (line := curl(fleet, url, keyed=bool(self._settings.keys))) is not None:
             log.info("Try it: %s", line)
 
@@ -90,7 +92,8 @@ def model_rows(routes: Collection[Route]) -> list[list[Cell]]:
 def _model(route: Route) -> list[Cell]:
     """`seconds`: what its load took."""
     replica = route.foremost
-    state = Text(replica.state.value, style=STATE_COLOURS.get(replica.state, "yellow"))
+    name = AT_FIRST_USE if _waits(route) else replica.state.value
+    state = Text(name, style=STATE_COLOURS.get(replica.state, "yellow"))
     slots, seconds = "–", "–"
     if replica.ready is not None:
         slots, seconds = str(route.admission.total), f"{replica.ready.load_seconds:.1f}"
@@ -103,12 +106,21 @@ def endpoint_rows(kinds: Collection[str]) -> list[list[Cell]]:
 
 def curl(fleet: Fleet, url: str, *, keyed: bool) -> str | None:
     """One line that asks the first text model something."""
-    name = next((route.name for route in fleet.routes if route.kind == "text" and route.ready), None)
+    name = next((route.name for route in fleet.routes if route.kind == "text" and _served(route)), None)
     if name is None:
         return None
     key = ' -H "Authorization: Bearer $GATEWAY_API_KEY"' if keyed else ""
     body = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Say hello."}}], "max_tokens": 32}}'
     return f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
+
+
+def _served(route: Route) -> bool:
+    return route.ready or _waits(route)
+
+
+def _waits(route: Route) -> bool:
+    """Whether its first request will load it."""
+    return not route.settings.preload and route.foremost.state is State.STOPPED
 
 
 def _names(settings: Settings) -> str:

@@ -31,7 +31,7 @@ SHORTHANDS = {
     "GATEWAY_LOG_FORMAT": "server.log_format",
 }
 # Handled apart: where the file is, and the two that carry a secret, of which only the hash is kept.
-OTHERS = ("GATEWAY_CONFIG", "GATEWAY_API_KEY", "GATEWAY_METRICS_KEY")
+OTHERS = ("GATEWAY_CONFIG", "GATEWAY_API_KEY", "GATEWAY_METRICS_KEY", "GATEWAY_CPU_LEVEL")
 
 # What Kubernetes sets in every pod beside a service called "gateway", or "gateway-…"; it is not meant for us.
 _SERVICE_LINK = re.compile(r"GATEWAY_(SERVICE_|PORT_\d|\w+_(SERVICE_(HOST|PORT)|PORT_\d+_))")

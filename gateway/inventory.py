@@ -25,9 +25,9 @@ class EmbeddedModel(Struct, frozen=True):
     name: str
     kind: str
     package: str
-    packages: list[str]  # all that it is split over
     installed: bool
     configured: bool
+    packages: list[str] = []  # all that it is split over
 
 
 class Inventory(Struct, frozen=True):

@@ -3,6 +3,7 @@
 Plain ASGI, around Litestar's router: unknown routes, wrong methods and other spellings of a path go through it too.
 """
 
+import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import lru_cache
@@ -13,9 +14,11 @@ from urllib.parse import urlsplit
 from gateway.asgi import App, Headers, Message, Receive, Scope, Send, header
 from gateway.auth import Authentication, Keyring
 from gateway.content_encoding import decoded, decoder
-from gateway.errors import ApiError, client_closed, forbidden, payload_too_large
+from gateway.errors import ApiError, client_closed, forbidden, internal_error, payload_too_large
 from gateway.request_log import log_request
 from gateway.settings import Settings, is_loopback
+
+logger = logging.getLogger("gateway")
 
 EXPOSED_HEADERS = b"x-request-id, x-gateway-timing, retry-after, x-should-retry"
 PREFLIGHT_MAX_AGE = b"600"  # seconds
@@ -73,6 +76,11 @@ class RequestContext:
             scope = {**scope, "method": "GET"}  # the server's own scope stays HEAD
         try:
             await self._app(scope, receive, stamped)
+        except Exception:
+            if status:
+                raise  # the server closes the connection
+            logger.exception("%s failed outside of its handler", state["request_id"])
+            await refuse(scope, stamped, internal_error())
         finally:
             log_request(scope, status or (500 if scope["type"] == "http" else 403))
 

@@ -12,7 +12,7 @@ from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, License, SecurityScheme
 from msgspec import Meta, Raw, Struct
 
-from gateway import __version__
+from gateway import __version__, answers
 from gateway.schemas.audio import TranscriptionForm
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.completions import CompletionRequest
@@ -39,6 +39,22 @@ FORMS: dict[str, tuple[type[Struct], tuple[str, ...]]] = {
     "/v1/images/edits": (EditForm, ("image", "mask?")),
 }
 
+# What is refused although its type is right, where a schema can say so; by the field's name.
+_SAID: dict[str, object] = {"minLength": 1}
+_TEXTS: dict[str, object] = {**_SAID, "minItems": 1, "items": {**_SAID, "minItems": 1}}
+_NARROWED: dict[str, dict[str, object]] = {
+    "model": _SAID,
+    "messages": {"minItems": 1},
+    "logit_bias": {"propertyNames": {"pattern": "^[0-9]+$"}},
+    "input": _TEXTS,
+    "query": _SAID,
+    "size": {"pattern": "^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"},
+}
+_NARROWED_OF: dict[type[Struct], dict[str, dict[str, object]]] = {
+    GenerationBody: {"prompt": _SAID},
+    EditForm: {"prompt": _SAID},
+}
+
 _File = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 
 _STYLE = """
@@ -54,16 +70,23 @@ class PagePlugin(OpenAPIRenderPlugin):
 
     def __init__(self) -> None:
         super().__init__(path="/")
+        self._page = b""
 
     def render(self, request: Request[object, object, State], openapi_schema: dict[str, object]) -> bytes:
-        return render_page(with_bodies(openapi_schema)).encode()
+        self._page = self._page or render_page(completed(openapi_schema)).encode()
+        return self._page
 
 
 class JsonPlugin(JsonRenderPlugin):
-    """The schema itself, request bodies included."""
+    """The schema itself, complete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._schema = b""
 
     def render(self, request: Request[object, object, State], openapi_schema: dict[str, object]) -> bytes:
-        return msgspec.json.encode(with_bodies(openapi_schema))
+        self._schema = self._schema or msgspec.json.encode(completed(openapi_schema))
+        return self._schema
 
 
 def openapi_config() -> OpenAPIConfig:
@@ -80,10 +103,12 @@ def openapi_config() -> OpenAPIConfig:
     )
 
 
-def with_bodies(schema: dict[str, object]) -> dict[str, object]:
-    """The schema with BODIES and FORMS: those endpoints decode theirs themselves, so Litestar does not see them."""
-    types = {body: _describable(body) for body in (*BODIES.values(), *OTHER_BODIES.values())}
+def completed(schema: dict[str, object]) -> dict[str, object]:
+    """The schema with BODIES, FORMS and all that may be answered: those endpoints decode and encode themselves, so
+    Litestar does not see it."""
+    types: dict[object, object] = {body: _describable(body) for body in (*BODIES.values(), *OTHER_BODIES.values())}
     types |= {form: _describable(form, files) for form, files in FORMS.values()}
+    types |= {each: each for each in answers.types()}
     found, components = msgspec.json.schema_components(types.values(), ref_template="#/components/schemas/{name}")
     references = dict(zip(types, found, strict=True))
     bodies = [(path, "application/json", body) for path, body in BODIES.items()]
@@ -96,9 +121,13 @@ def with_bodies(schema: dict[str, object]) -> dict[str, object]:
                 of_path = {"anyOf": [of_path, references[OTHER_BODIES[path]]]}
             body = {"required": True, "content": {media_type: {"schema": of_path}}}
             paths[path]["post"] = {**_table(paths[path].get("post")), "requestBody": body}
+    for path, item in paths.items():
+        for method, operation in item.items():
+            told = _table(operation)
+            item[method] = {**told, "responses": answers.answers(path, told, references)}
     known = _table(schema.get("components"))
     schemas = {**_table(known.get("schemas")), **components}
-    return {**schema, "paths": paths, "components": {**known, "schemas": schemas}}
+    return {**schema, "paths": paths, "components": {**known, "schemas": schemas, "responses": answers.components()}}
 
 
 def _describable(body: type[Struct], files: Sequence[str] = ()) -> type[Struct]:
@@ -107,13 +136,18 @@ def _describable(body: type[Struct], files: Sequence[str] = ()) -> type[Struct]:
     fields: list[tuple[str, object] | tuple[str, object, object]] = [
         (name[:-1], _File | None, None) if name.endswith("?") else (name, _File) for name in files
     ]
+    narrowed = _NARROWED | _NARROWED_OF.get(body, {})
     for field in msgspec.structs.fields(body):
+        name = field.encode_name
+        kind: object = field.type
+        if name in narrowed:
+            kind = Annotated[field.type, Meta(extra_json_schema=narrowed[name])]
         if field.type is Raw:
-            fields.append((field.encode_name, Any, None))
+            fields.append((name, Any, None))
         elif field.required:
-            fields.append((field.encode_name, field.type))
+            fields.append((name, kind))
         else:
-            fields.append((field.encode_name, field.type, field.default))
+            fields.append((name, kind, field.default))
     return msgspec.defstruct(body.__name__, fields, kw_only=True, forbid_unknown_fields=True)
 
 

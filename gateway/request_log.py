@@ -56,7 +56,11 @@ def log_request(scope: Scope, status: int) -> None:
         if work.timeline.outcome:
             line["outcome"] = work.timeline.outcome
     line["ms"] = round((monotonic() - state["arrival"]) * 1e3, 1)
-    logger.log(level, "%s %s", scope.get("method", "WS"), _path(scope), extra={FIELDS: line})
+    # Not through `logger.log`, which looks for the line of its caller.
+    asked = (scope.get("method", "WS"), _path(scope))
+    record = logging.LogRecord(logger.name, level, "", 0, "%s %s", asked, None)
+    setattr(record, FIELDS, line)
+    logger.handle(record)
 
 
 def _units(work: Work) -> dict[str, object]:

@@ -17,7 +17,7 @@ from gateway.schemas.audio_answer import TranscriptionAnswer
 from gateway.settings import ModelSettings, Settings
 from metrics.registry import Registry
 from metrics.timeline import Timeline, phases
-from pipelines.audio.messages import Media, Passage, TranscriptionRequest
+from pipelines.audio.messages import Media, Passage, Segment, TranscriptionRequest
 from pipelines.messages import Accepted, Done, Failed
 
 AT_ONCE = 4  # files that are transcribed side by side: their windows share batches
@@ -45,8 +45,10 @@ class Progress:
 
     path: Path
     changed: Callable[["Progress", str], None] = field(repr=False)  # with the text that is new
+    index: int = 0  # among the files: one may be given twice
     seconds: float = 0.0  # that the file has; 0: not known yet
     until: float = 0.0  # that are transcribed
+    segments: list[Segment] = field(default_factory=list)
     output: str | None = None  # the whole transcript, once it is done
     error: str | None = None
 
@@ -136,6 +138,7 @@ async def _read(exchange: Exchange, answer: TranscriptionAnswer, file: Progress)
                     file.seconds = seconds
                 case Passage(until=until, segments=segments):
                     file.until = until
+                    file.segments += segments
                     fresh = "".join(segment.text for segment in segments)
             if not isinstance(event, Done | Failed):
                 answer.render(event)

@@ -174,7 +174,10 @@ PREFIX_QUERY_TOKENS = counter(
 )
 PREFIX_HIT_TOKENS = counter("prefix_hit_tokens", "tokens", "Prompt tokens found in the prefix cache", pipelines=TEXT)
 PREEMPTIONS = counter(
-    "preemptions", "preemptions", "Sequences put back to the queue for lack of KV blocks", pipelines=TEXT
+    "preemptions",
+    "preemptions",
+    "Sequences put back to the queue for lack of KV blocks, or for one that goes before them",
+    pipelines=TEXT,
 )
 DRAFTS = counter("drafts", "drafts", "Drafts verified, by proposer", label="proposer", pipelines=TEXT)
 DRAFTED = counter("drafted_tokens", "tokens", "Tokens drafted, by proposer", label="proposer", pipelines=TEXT)

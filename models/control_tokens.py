@@ -2,9 +2,11 @@
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import tokenizers
+
+FORKS = 16  # at most, one in another, where spellings differ
 
 
 def added_tokens(backend: tokenizers.Tokenizer) -> dict[int, tokenizers.AddedToken]:
@@ -25,8 +27,7 @@ class Aliases:
         self._spelled = dict(spelled)
         self._ids = dict(ids)
         self._known = frozenset(spelled.values())
-        longest_first = sorted(spelled, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._pattern = any_of(spelled)
 
     @classmethod
     def add(cls, backend: tokenizers.Tokenizer, special: Mapping[int, tokenizers.AddedToken]) -> "Aliases":
@@ -64,3 +65,28 @@ class Aliases:
         finally:
             backend.encode_special_tokens = False
         return [self._ids.get(id, id) for id in found]
+
+
+def any_of(spelled: Collection[str]) -> "re.Pattern[str]":
+    """Finds the longest that begins at a place, as tokenizers do. What begins alike is looked at once: hundreds do, and
+    all of the search holds the interpreter's lock."""
+    return re.compile(_tree(set(spelled), FORKS) if spelled else "(?!)")
+
+
+def _tree(spelled: set[str], forks: int) -> str:
+    first, last = min(spelled), max(spelled)
+    size = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    start = re.escape(first[:size])
+    rest = {text[size:] for text in spelled}
+    if not forks:
+        return start + _one_of(re.escape(text) for text in sorted(rest, key=len, reverse=True))
+    groups: dict[str, set[str]] = {}
+    for text in rest - {""}:
+        groups.setdefault(text[0], set()).add(text)
+    branches = _one_of(_tree(group, forks - 1) for group in groups.values())
+    return start + (f"(?:{branches})?" if groups and "" in rest else branches)
+
+
+def _one_of(patterns: Iterable[str]) -> str:
+    found = list(patterns)
+    return found[0] if len(found) == 1 else f"(?:{'|'.join(found)})" if found else ""

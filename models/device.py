@@ -4,12 +4,41 @@ import ctypes
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from models.errors import ModelLoadError
 
 if TYPE_CHECKING:
     import torch
+
+CPU_LEVEL = "GATEWAY_CPU_LEVEL"  # of the environment
+CpuLevel = Literal["float32", "bfloat16", "native"]
+LEVELS: tuple[CpuLevel, ...] = get_args(CpuLevel)  # each has what those before it have
+
+
+def cpu_level() -> CpuLevel:
+    """How much of the processor text models may use: `native`, the native library and whatever else there is;
+    `bfloat16`, torch's kernels alone; `float32`, these as on a processor that doesn't multiply in bfloat16.
+
+    The highest, but where the environment says less, for tests and support. Raises ModelLoadError.
+    """
+    wanted = os.environ.get(CPU_LEVEL) or LEVELS[-1]
+    for level in LEVELS:
+        if level == wanted:
+            return level
+    raise ModelLoadError(f"{CPU_LEVEL} is {wanted!r}, not one of {', '.join(LEVELS)}")
+
+
+def multiplies_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the processor has instructions for products in bfloat16, and may use them."""
+    if cpu_level() == "float32":
+        return False
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return False
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags.split())
 
 
 def available_cpus(cgroup: Path = Path("/sys/fs/cgroup")) -> int:

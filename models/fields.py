@@ -7,9 +7,11 @@ that nobody behind has to look again.
 import math
 from collections.abc import Mapping, Sequence
 from types import UnionType
-from typing import Any
+from typing import Any, TypeVar
 
 from models.errors import ModelLoadError
+
+T = TypeVar("T")
 
 # More than any model has, and little enough that what is made of a description alone stays small.
 MOST_LAYERS = 4096
@@ -103,9 +105,10 @@ class Fields:
         value = self.get(key)
         if value is None:
             return None
-        is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            raise self.refused(key, f"a list of {what}")
         # A GGUF file's arrays are of one type, and long.
-        if not is_list or not all(isinstance(each, kind) for each in (value if isinstance(value, list) else value[:1])):
+        if not all(isinstance(each, kind) for each in (value if isinstance(value, list) else value[:1])):
             raise self.refused(key, f"a list of {what}")
         return value
 
@@ -125,7 +128,7 @@ class Fields:
         shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
         return ModelLoadError(f"{self.where}: {self.name(key)} is {shown}, not {wanted}")
 
-    def _default(self, key: str, default: Any) -> Any:
+    def _default(self, key: str, default: T | None) -> T:
         if default is None:
             raise ModelLoadError(f"{self.where} lacks {self.name(key)}")
         return default

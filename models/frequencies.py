@@ -125,8 +125,8 @@ def _scaled(kind: str, rope: Fields, config: Fields, theta: float, dim: int, nam
         case "longrope":
             return _longrope(config, rope, base, named)
     require(kind == "llama3", named, f"rope type {kind}")
-    factors = (rope.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
-    return Rope(llama3_frequencies(base, *factors, _original_context(config, rope)))
+    factor, low, high = (rope.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+    return Rope(llama3_frequencies(base, factor, low, high, _original_context(config, rope)))
 
 
 def stretched(frequencies: tuple[float, ...], factor: float) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
+from models.device import cpu_level, multiplies_bf16
 from models.quantised import GROUP, Int4Weight, Int8Weight
 
 DENSE_ROWS = 16  # the rows of one AMX tile: fewer cost the same
@@ -34,20 +35,33 @@ class Linear(Protocol):
 
 
 def packs_bf16() -> bool:
-    """Whether oneDNN runs bf16 natively on this CPU."""
-    return bool(torch._C._has_mkldnn) and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    """Whether oneDNN takes bf16 on this CPU, be it with instructions for it or without."""
+    there = bool(torch._C._has_mkldnn) and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return there and cpu_level() != "float32"
+
+
+def copy_dtype() -> torch.dtype:
+    """What a dense copy of quantised weights is of, for a CPU: what it multiplies faster."""
+    return torch.bfloat16 if packs_bf16() and multiplies_bf16() else torch.float32
+
+
+def dense_copy(weight: Tensor, bias: Tensor | None) -> "DenseLinear":
+    """Of quantised weights, [n, k], for prompts on a CPU."""
+    return DenseLinear(weight.to(copy_dtype()), bias, packed=bool(torch._C._has_mkldnn))
 
 
 class DenseLinear:
-    """Weights as they are: float32, or bf16 (packed for oneDNN on a CPU)."""
+    """Weights as they are: float32, or bf16 (packed for oneDNN on a CPU). Float32 ones take bf16 inputs, too."""
 
     has_dense_copy = False
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, packed: bool = False) -> None:
+        """`packed`: for oneDNN, float32 too."""
         self._name = f"dense {str(weight.dtype).removeprefix('torch.')}"
-        self._bias = bias
+        self._bias = None if bias is None else bias.to(weight.dtype)
+        self._dtype = weight.dtype
         self.weight_bytes = weight.nbytes
-        packed = weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and packs_bf16()
+        packed = packed or (weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and packs_bf16())
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 64) if packed else weight
         self._packed = packed
 
@@ -56,13 +70,14 @@ class DenseLinear:
 
     def prefill(self, x: Tensor) -> Tensor:
         if self._packed:
-            y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._weight, self._bias, "none", [], "")
-            return y
-        return linear(x, self._weight, self._bias)
+            wide, weight = x.to(self._dtype), self._weight
+            y: Tensor = torch.ops.mkldnn._linear_pointwise.default(wide, weight, self._bias, "none", [], "")
+            return y.to(x.dtype)
+        return linear(x.to(self._dtype), self._weight, self._bias).to(x.dtype)
 
     def decode(self, x: Tensor) -> Tensor:
         if not self._packed:
-            return linear(x, self._weight, self._bias)
+            return self.prefill(x)
         rows = x.shape[0]
         padded = pad(x, (0, 0, 0, -rows % DENSE_ROWS))
         pieces = [self.prefill(padded[start : start + DENSE_ROWS]) for start in range(0, rows, DENSE_ROWS)]

@@ -46,14 +46,14 @@ def load_decoder(
     device: str = "auto",
     dtype: str | None = None,
     quantization: str | None = None,
-    dense_prefill: bool = True,
+    dense_prefill: bool | None = None,
     threads: int | None = None,
     native: bool = True,
 ) -> LoadedModel:
     """Load a folder of safetensors (dense, AWQ, GPTQ or compressed-tensors) with its `config.json`, or a GGUF file.
 
-    `quantization`: int8 | int4 | None, as the files have it. `dense_prefill`: keep a bf16 copy of quantised weights,
-    with which prompts are faster where the processor multiplies in bf16 but has no matrix unit for int8. `threads`: of
+    `quantization`: int8 | int4 | None, as the files have it. `dense_prefill`: keep a dense copy of quantised weights,
+    with which prompts are faster where the native library is not there; None: on a CPU. `threads`: of
     kernels, torch's process-wide; None: every CPU that this process may use. `native`: run quantised weights through
     the native library where it was built and this processor can run it. Raises ModelLoadError naming what is not
     supported, and the alternative.
@@ -69,7 +69,7 @@ def load_decoder(
     with _no_collections():
         if not path.is_file():
             return _load_folder(path, torch_s)
-        as_stored = quantization is None and dtype in (None, "bfloat16") and not dense_prefill
+        as_stored = quantization is None and dtype in (None, "bfloat16") and dense_prefill is False
         on_cpu = device == "cpu" or (device == "auto" and not cuda_driver_devices())
         return _load_gguf(path, engine if as_stored and on_cpu else None, threads, torch_s)
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from models import graphs, openvino, varlen_attention
 from models.decode_path import BATCHED, VARLEN
+from models.device import multiplies_bf16
 from models.linear import has_int4_kernel, packs_bf16
 from models.native.library import has_matrix_unit, missing
 from models.privacy import silence
@@ -69,7 +70,7 @@ def probe() -> Probe:
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         int8_cpu=_has("_weight_int8pack_mm"),
         int4_cpu=_has("_weight_int4pack_mm_for_cpu"),
-        bf16_cpu=packs_bf16(),
+        bf16_cpu=packs_bf16() and multiplies_bf16(),
         native_missing=missing(),
         native_matrix=has_matrix_unit(),
         onnx_providers=_onnx_providers(),

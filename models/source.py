@@ -4,24 +4,26 @@ No source ever brings code along: files are read, nothing in them is imported.
 """
 
 import importlib.util
-import json
 import os
 from pathlib import Path
 
 from models.assembled import assemble
 from models.catalog import EMBEDDED, Kind
+from models.description import read_json
 from models.errors import ModelLoadError, SourceError
+from models.fields import Fields
 
 # What is fetched of a hub repository: weights and their descriptions; never Python, nor pickled weights ("model.bin" is
 # CTranslate2's). A GGUF file is named itself: a repository holds many.
 HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.onnx", "*.onnx_data", "model.bin")
+_OTHER_WEIGHTS = ("*.safetensors", "*.onnx", "model.bin", "model_index.json")
 
 
 def resolve(source: str) -> Path:
     """The file or folder that `source` names: `embedded:NAME`, `hf:repo@revision[/file]` or a local path.
 
     A hub repository is looked up in the local cache first, and fetched only where it is not there and HF_HUB_OFFLINE is
-    not set. Raises SourceError.
+    not set. A folder whose weights are one GGUF file is that file. Raises SourceError.
     """
     scheme, _, name = source.partition(":")
     if scheme == "embedded":
@@ -31,7 +33,19 @@ def resolve(source: str) -> Path:
     path = Path(source).expanduser()
     if not path.exists():
         raise SourceError(f"{source} does not exist; name a local path, embedded:NAME or hf:repo@revision")
-    return path
+    return _one_gguf(path) if path.is_dir() else path
+
+
+def _one_gguf(folder: Path) -> Path:
+    """Its only GGUF file, where it has no weights of another kind; else the folder. Raises SourceError."""
+    files = sorted(file for file in folder.glob("*.gguf") if file.is_file())
+    others = any(file.is_file() for pattern in _OTHER_WEIGHTS for file in folder.glob(pattern))
+    if not files or others:
+        return folder
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise SourceError(f"{folder} has {len(files)} GGUF files: name one of them ({names})")
+    return files[0]
 
 
 def _embedded(name: str) -> Path:
@@ -92,29 +106,37 @@ def detect_kind(path: Path) -> Kind:
     if (path / "model_index.json").is_file():
         return "image"
     config_file = path / "config.json"
-    if not config_file.is_file():
-        raise SourceError(f"{path} has no config.json, so its kind is not known; set `kind`")
     try:
-        config = json.loads(config_file.read_text())
-    except ValueError as error:
-        raise SourceError(f"{config_file} is not valid JSON, so its kind is not known: {error}") from error
-    if "alignment_heads" in config or config.get("model_type") == "whisper":
+        config = read_json(config_file)
+        if config is None:
+            raise SourceError(f"{path} has no config.json, so its kind is not known; set `kind`")
+        model_type = config.get("model_type")
+        architectures = Fields(config, str(config_file)).items("architectures", str, "texts") or ()
+    except SourceError:
+        raise
+    except ModelLoadError as error:
+        raise SourceError(f"{error}; so its kind is not known") from error
+    if "alignment_heads" in config or model_type == "whisper":
         return "audio"
     if (path / "modules.json").is_file() or (path / "1_Pooling").is_dir():
         return "embedding"
-    architectures = config.get("architectures") or []
     if any(name.endswith(("ForCausalLM", "ForConditionalGeneration")) for name in architectures):
         return "text"
     if any(name.endswith(("Model", "ForMaskedLM", "ForSequenceClassification")) for name in architectures):
         return "embedding"
-    raise SourceError(f"{config_file} names no architecture whose kind is known ({architectures}); set `kind`")
+    raise SourceError(
+        f"{config_file} names no architecture whose kind is known ({', '.join(architectures) or None}); set `kind`"
+    )
 
 
 def _file_kind(path: Path) -> Kind:
     from models.gguf import MAGIC, read_architecture
 
-    with path.open("rb") as file:
-        magic = file.read(4)
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise SourceError(f"{path} can't be read: {error.strerror}") from error
     if magic == MAGIC:
         try:
             architecture = read_architecture(path)

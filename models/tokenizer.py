@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from math import inf
 from pathlib import Path
 
 import tokenizers
 
+from models.borders import Borders
 from models.control_tokens import Aliases, added_tokens
 from models.description import read_json
 from models.errors import ModelLoadError
@@ -40,6 +43,7 @@ class Tokenizer:
         special = {id: token for id, token in added_tokens(backend).items() if token.special}
         self.special_ids = frozenset(special)
         self.controls = frozenset(token.content for token in special.values())  # as they are spelled
+        self._borders = Borders(backend)
         self._aliases = aliases or Aliases.add(backend, special)
         self.chat_template = chat_template
         self.special_tokens = dict(special_tokens)  # bos_token, eos_token, … as chat templates name them
@@ -54,6 +58,26 @@ class Tokenizer:
             return self._aliases.encode(self._backend, text, literals, add_special=add_special)
         # In a batch of one: `encode` keeps the interpreter lock to its end, tens of milliseconds for a long text.
         return self._backend.encode_batch_fast([text], add_special_tokens=add_special)[0].ids
+
+    def exceeds(self, text: str, limit: int, *, literals: Mapping[str, str] = NONE) -> bool:
+        """Whether `text` has more than `limit` tokens, as far as that can be told without reading all of it. It takes
+        about as long as to encode `limit` tokens."""
+        if len(text) > limit * self._longest:
+            return True
+        for part in self._borders.parts(text, limit, "start"):
+            if len(part) == len(text):
+                break
+            if len(self.encode(part, add_special=False, literals=literals)) > limit:
+                return True
+        return False
+
+    @cached_property
+    def _longest(self) -> float:
+        """Bytes that a token stands for at most, where none gets lost on the way to tokens; else no number is."""
+        if self._backend.normalizer is not None or not _is_byte_level(self._backend):
+            return inf
+        added = (len(token.content.encode()) for token in added_tokens(self._backend).values())
+        return max(*map(len, self._table), *added)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special tokens left out."""

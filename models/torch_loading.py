@@ -25,7 +25,7 @@ class TorchLoader:
         dtype: str | None,
         quantization: str | None,
         *,
-        dense_prefill: bool,
+        dense_prefill: bool | None,
         threads: int,
         engine: Engine | None,
     ) -> None:

@@ -14,6 +14,7 @@ _ROWS_AT_ONCE = 1024
 def require_weights(name: str, weight: Weight) -> None:
     """Raises ModelLoadError where values are no floating-point numbers, or not finite, or a matrix gives the same for
     all outputs: then its rows are all one, and not of zeros, as layers may have them that leave the residual alone."""
+    parts: tuple[Tensor, ...]
     if isinstance(weight, Tensor):
         parts, rows = (weight,), weight.shape[0]
     else:

@@ -10,7 +10,7 @@ from models.checkpoint import Checkpoint
 from models.config import DecoderConfig
 from models.errors import ModelLoadError
 from models.frequencies import Rope
-from models.linear import DenseLinear, Int4Linear, Int8Linear, Linear, ReorderedLinear, has_int4_kernel, packs_bf16
+from models.linear import DenseLinear, Int4Linear, Int8Linear, Linear, ReorderedLinear, dense_copy, has_int4_kernel
 from models.native.library import Engine
 from models.native.linear import NativeLinear, fits
 from models.quantised import GROUP, Int4Weight, Int8Weight, Weight, concatenated, dense
@@ -51,11 +51,12 @@ class LinearFactory:
         device: torch.device,
         *,
         quantization: str | None,
-        dense_prefill: bool,
+        dense_prefill: bool | None,
         engine: Engine | None = None,
     ) -> None:
-        """`dense_prefill`: keep a dense copy of quantised weights where the processor multiplies in bfloat16.
-        `engine`: of the native library, for quantised weights on a CPU; None: torch's kernels.
+        """`dense_prefill`: keep a dense copy of quantised weights, in bfloat16 where the processor multiplies in it and
+        in float32 where it doesn't; None: on a CPU. `engine`: of the native library, for quantised weights on a CPU;
+        None: torch's kernels.
 
         Raises ModelLoadError for combinations that have no kernel at all.
         """
@@ -65,11 +66,13 @@ class LinearFactory:
             raise ModelLoadError(f"quantization {quantization} needs dtype bfloat16")
         if quantization == "int8" and device.type != "cpu":
             raise ModelLoadError("quantization int8 runs on a CPU only; use int4, or none, on CUDA")
+        if dense_prefill and device.type != "cpu":
+            raise ModelLoadError("dense_prefill is for models on a CPU: on CUDA prompts run on the weights as they are")
         self.dtype = dtype
         self.device = device
         self.engine = engine if device.type == "cpu" and dtype == torch.bfloat16 else None
         self._quantization = quantization
-        self._dense_prefill = dense_prefill and device.type == "cpu" and packs_bf16()
+        self._dense_prefill = dense_prefill is not False and device.type == "cpu"
         # Quantised forms that have kernels for the device and type.
         self.forms: tuple[type[Int8Weight] | type[Int4Weight], ...] = ()
         if dtype == torch.bfloat16:
@@ -80,7 +83,7 @@ class LinearFactory:
         """Weights that share their input become one linear, outputs side by side."""
         bias = torch.cat([dense(each) for each in biases]).to(self.device, self.dtype) if biases else None
         formed = self._alike([self._form(weight, self._quantization) for weight in weights])
-        return self._made(concatenated(formed), bias, dense_copy=self._dense_prefill)
+        return self._made(concatenated(formed), bias, dense_prefill=self._dense_prefill)
 
     def head(self, weight: Weight) -> Linear:
         """The output head: int8 where the rest becomes int4. No copy for prefill, which wants one row of it."""
@@ -116,18 +119,18 @@ class LinearFactory:
             return weights
         return [self._form(weight, "int8") for weight in weights]
 
-    def _made(self, weight: Weight, bias: Tensor | None = None, *, dense_copy: bool = False) -> Linear:
-        made = None if isinstance(weight, Tensor) else self._quantised(weight, bias, dense_copy)
+    def _made(self, weight: Weight, bias: Tensor | None = None, *, dense_prefill: bool = False) -> Linear:
+        made = None if isinstance(weight, Tensor) else self._quantised(weight, bias, dense_prefill)
         return made or DenseLinear(dense(weight).to(self.device, self.dtype), bias)
 
-    def _quantised(self, weight: Int8Weight | Int4Weight, bias: Tensor | None, dense_copy: bool) -> Linear | None:
+    def _quantised(self, weight: Int8Weight | Int4Weight, bias: Tensor | None, dense_prefill: bool) -> Linear | None:
         """None: no kernel takes such a weight here."""
 
         def copy() -> DenseLinear | None:
-            return DenseLinear(weight.dense().to(self.dtype), bias) if dense_copy else None
+            return dense_copy(weight.dense(), bias) if dense_prefill else None
 
         if isinstance(weight, Int4Weight) and weight.order is not None:
-            inner = self._quantised(weight.columns_as_stored(), bias, dense_copy)
+            inner = self._quantised(weight.columns_as_stored(), bias, dense_prefill)
             return inner and ReorderedLinear(inner, weight.order.to(self.device))
         if type(weight) not in self.forms:
             return None

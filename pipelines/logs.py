@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ LogFormat = Literal["text", "json"]
 
 FIELDS = "fields"  # of a record: a mapping of names to values, beside its message
 
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:@+/-")
+_plain = re.compile(r"[A-Za-z0-9._:@+/-]+").fullmatch
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
@@ -34,6 +35,8 @@ def configure(options: LogOptions, model: str | None = None) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(TextFormatter(model) if options.format == "text" else JsonFormatter(model))
     logging.basicConfig(level=options.level.upper(), handlers=[handler], force=True)
+    # What no format shows is not looked up: that is a tenth of what a line costs.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.captureWarnings(True)
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_thread
@@ -55,9 +58,7 @@ class TextFormatter(logging.Formatter):
         second = int(record.created)
         if second != self._second:
             self._second, self._stamp = second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
-        text = record.getMessage()
-        for name, value in fields(record).items():
-            text += f" {name}={_value(value)}"
+        text = " ".join([record.getMessage(), *(f"{name}={_value(each)}" for name, each in fields(record).items())])
         if trace := _trace(self, record):
             text = f"{text}\n{trace}"
         if not text.isprintable():
@@ -101,8 +102,8 @@ def fields(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def _value(value: object) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text if text and _PLAIN.issuperset(text) else json.dumps(text, ensure_ascii=False)
+    text = str(value)
+    return text if _plain(text) else json.dumps(text, ensure_ascii=False)
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:

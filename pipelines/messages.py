@@ -43,7 +43,7 @@ class TextOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     speculation: ProposerKind | None = None  # drafts of requests that don't say
     draft: str | None = None  # source of a small model with the same vocabulary, whose drafts can be asked for then
     max_draft: int = 8  # tokens of one draft
-    dense_prefill: bool | None = None  # keep a bf16 copy of quantised weights (None: without AMX, when memory allows)
+    dense_prefill: bool | None = None  # keep a dense copy of quantised weights (None: without native kernels)
     prepare_threads: int = 2
     sampling: SamplingOptions = SamplingOptions()
 

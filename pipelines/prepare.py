@@ -4,12 +4,14 @@ import logging
 import os
 import sys
 import threading
-from queue import SimpleQueue
 from time import monotonic
 from typing import Generic
 
+from pipelines.backlog import Backlog
 from pipelines.base import InvalidRequest, Pipeline, W
+from pipelines.effort import effort
 from pipelines.inbox import Inbox, OpenRequest, Prepared, Refused
+from pipelines.messages import Request
 
 log = logging.getLogger(__name__)
 
@@ -19,34 +21,36 @@ NICENESS = 10
 
 
 class PreparePool(Generic[W]):
-    """`size` daemon threads over one queue. A thread takes one item of one request at a time, so that a long stream
-    does not keep it from the others. What is brief is prepared by the thread that brings it."""
+    """`size` daemon threads over one queue, small requests first; one of them is kept for those. A thread takes one
+    item of one request at a time, so that a long stream does not keep it from the others. What is brief is prepared by
+    the thread that brings it."""
 
     def __init__(self, inbox: Inbox[W]) -> None:
         self._inbox = inbox
-        self._queue: SimpleQueue[OpenRequest] = SimpleQueue()
+        self._backlog = Backlog()
         self._pipeline: Pipeline[W] | None = None
 
     def start(self, pipeline: Pipeline[W], size: int) -> None:
         """Requests put before this wait for it."""
         for number in range(size):
-            threading.Thread(target=self._run, args=(pipeline,), name=f"prepare-{number}", daemon=True).start()
+            large = number > 0 or size == 1
+            threading.Thread(target=self._run, args=(pipeline, large), name=f"prepare-{number}", daemon=True).start()
         self._pipeline = pipeline
 
     def put(self, request: OpenRequest) -> None:
         """A request that has something to prepare."""
         pipeline, item = self._pipeline, request.first()
         if pipeline is None or isinstance(item, bytes) or not pipeline.brief(item):
-            self._queue.put(request)
+            self._backlog.put(request, _effort(item))
         else:
             self._advance(pipeline, request)
 
-    def _run(self, pipeline: Pipeline[W]) -> None:
+    def _run(self, pipeline: Pipeline[W], large: bool) -> None:
         # A thread's own niceness is Linux's; elsewhere it is the process's.
         if sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while True:
-            self._advance(pipeline, self._queue.get())
+            self._advance(pipeline, self._backlog.take(large=large))
 
     def _advance(self, pipeline: Pipeline[W], request: OpenRequest) -> None:
         """Prepare one item; what else has come meanwhile is for the pool."""
@@ -56,7 +60,11 @@ class PreparePool(Generic[W]):
                 request.closed = True  # chunks queued behind it have nothing to join
             self._inbox.put(outcome)
         if request.advance():
-            self._queue.put(request)
+            self._backlog.put(request, _effort(request.first()))
+
+
+def _effort(item: Request | bytes) -> int:
+    return len(item) if isinstance(item, bytes) else effort(item)
 
 
 def _prepare(pipeline: Pipeline[W], request: OpenRequest) -> Prepared[W] | Refused:

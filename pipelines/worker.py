@@ -48,7 +48,7 @@ def import_pipeline(path: str) -> type[Pipeline[Work]]:
     try:
         pipeline: type[Pipeline[Work]] = getattr(importlib.import_module(module_name), class_name)
     except ModuleNotFoundError as error:
-        if error.name is None or module_name.startswith(error.name.partition(".")[0]):
+        if error.name is None or error.name.partition(".")[0] == module_name.partition(".")[0]:
             raise ModelError(f"there is no pipeline {path!r}: {error}") from error
         raise  # a library that it imports
     except (ImportError, AttributeError, ValueError) as error:

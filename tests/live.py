@@ -15,6 +15,7 @@ from gateway.listener import bind, url
 from gateway.server import Server, http_server
 from gateway.settings import Settings
 from metrics.registry import Registry
+from tests.declared import declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,13 @@ MakeFleet = Callable[[Settings, Registry], Fleet]
 async def gateway(
     settings: Settings, make_fleet: MakeFleet = Fleet, registry: Registry | None = None
 ) -> AsyncIterator[Gateway]:
-    """The whole application on a free port, in the running loop; drained at the end."""
+    """The whole application on a free port, in the running loop; drained at the end, and every answer that left it has
+    been one that its schema declares."""
     registry = registry or Registry()
     fleet = make_fleet(settings, registry)
-    server = http_server(create_app(settings, fleet, registry), settings.server)
+    app = create_app(settings, fleet, registry)
+    watched = declared(app)
+    server = http_server(app, settings.server)
     listener = bind(settings.server)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
@@ -61,6 +65,7 @@ async def gateway(
     finally:
         server.should_exit = True
         await serving
+        watched.check()
 
 
 async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:

@@ -68,7 +68,7 @@ class MadeCall(Struct, frozen=True):
 class ChatMessage(Struct, frozen=True):
     """One turn. Further keys are ignored: editors keep their own in here."""
 
-    role: str
+    role: Annotated[str, Meta(extra_json_schema={"enum": list(ROLES)})]
     content: str | list[Content] | None = None
     name: str | None = None
     tool_calls: list[MadeCall] | None = None

@@ -5,6 +5,7 @@ step of a large request is followed by no more than a join.
 """
 
 from base64 import b64encode
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -21,6 +22,21 @@ DIGITS = 9  # significant ones: they tell any float32 from its neighbours
 class EmbeddingUsage(Struct, frozen=True):
     prompt_tokens: int
     total_tokens: int
+
+
+class EmbeddingItem(Struct, frozen=True):
+    index: int
+    embedding: list[float] | str  # numbers, or the base64 of float32 in little-endian order
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingList(Struct, frozen=True):
+    """What EmbeddingsAnswer writes."""
+
+    data: list[EmbeddingItem]
+    model: str
+    usage: EmbeddingUsage
+    object: Literal["list"] = "list"
 
 
 class EmbeddingsAnswer:

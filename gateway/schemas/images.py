@@ -21,13 +21,17 @@ MAX_SEED = 2**53 - MAX_IMAGES  # a seed told with an image is exact in every rea
 Scheduler = Literal["ddim", "euler", "euler_a", "dpmpp_2m", "dpmpp_2m_karras", "unipc", "lcm", "flow_match_euler"]
 Prompt = Annotated[str, Meta(max_length=MAX_PROMPT)]
 
-# Values of OpenAI's fields that ask for nothing but what is done anyway.
+# Names and sizes of OpenAI's models. Who asks for one of those names can't know which other sizes there are.
+OPENAI_MODELS = ("dall-e-", "gpt-image-")  # what they begin with
+OPENAI_SIZES = ("256x256", "512x512", "1024x1024", "1536x1024", "1024x1536", "1792x1024", "1024x1792")
+
+# Values of OpenAI's fields that ask for nothing but what is done anyway, their defaults among them.
 AS_USUAL = {
     "quality": ("auto", "standard"),
     "background": ("auto", "opaque"),
     "moderation": ("auto", "low"),  # nothing is moderated here
-    "style": (),
-    "input_fidelity": (),
+    "style": ("vivid",),
+    "input_fidelity": ("low",),
 }
 INSTEAD = {
     "quality": "'num_inference_steps' says how much work an image is",
@@ -102,15 +106,18 @@ def to_image_request(
     """The body as an image pipeline takes it; `image` and `mask` are files in the spool. Raises ApiError (400).
 
     What depends on the model itself is checked by the worker: sizes, for one, which it names the nearest legal one of.
+    A size of OpenAI's, asked for by a name of OpenAI's, is drawn at the nearest instead, and the answer says which.
     """
     _check(body, options)
     width, height = _size(body.size)
+    asked = body.model or ""
     return ImageRequest(
         prompt=body.prompt,
         negative_prompt=body.negative_prompt or "",
         n=body.n or 1,
         width=width,
         height=height,
+        nearest=asked.startswith(OPENAI_MODELS) and body.size in OPENAI_SIZES,
         seed=body.seed,
         steps=body.num_inference_steps,
         guidance_scale=body.guidance_scale,
@@ -136,7 +143,7 @@ def _check(body: GenerationBody | EditForm, options: ImageOptions) -> None:
         value = getattr(body, name, None)
         if value is not None and value not in legal:
             hint = f"; {INSTEAD[name]}" if name in INSTEAD else ""
-            raise unsupported(name, f"legal: {', '.join(legal)}{hint}" if legal else f"leave it out{hint}")
+            raise unsupported(name, f"legal: {', '.join(legal)}{hint}")
     if body.output_compression not in (None, 100) and body.format == "png":
         raise bad_request("output_compression", "'output_compression' is for 'jpeg' and 'webp'; png loses nothing.")
     if body.n is not None and body.n > options.max_images:

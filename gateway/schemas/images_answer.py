@@ -40,6 +40,16 @@ class ImageItem(Struct, frozen=True):
     revised_prompt: None = None  # prompts are taken as they are
 
 
+class ImageList(Struct, frozen=True):
+    """What is written of an ImagesBody."""
+
+    created: int
+    data: list[ImageItem]
+    size: str
+    output_format: OutputFormat
+    usage: ImageUsage
+
+
 class ImagesBody(Struct, frozen=True):
     created: int  # seconds since 1970
     data: list[Raw]  # each an ImageItem

@@ -33,7 +33,7 @@ class RerankBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     query: str
     documents: Annotated[list[str | DocumentItem], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
     top_n: Count | None = None  # None: all
-    return_documents: bool | None = None
+    return_documents: bool | Literal["string"] | None = None  # true: as objects with a `text`
     max_tokens_per_doc: Count | None = None
     # Ours, of documents; as at Cohere, they are cut at the end unless it says otherwise.
     truncate: TruncateName | None = None
@@ -81,7 +81,7 @@ def parse_rerank(raw: bytes) -> RerankBody | TextsBody:
         of_texts = bool(bytes(_form.decode(raw).texts))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         of_texts = False  # the decoder below says what is wrong
-    return decode_texts(raw, _texts if of_texts else _documents)
+    return decode_texts(raw, _texts) if of_texts else decode_texts(raw, _documents)
 
 
 def to_rerank_request(body: RerankBody | TextsBody) -> RerankRequest:

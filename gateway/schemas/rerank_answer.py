@@ -17,13 +17,7 @@ class Document(Struct, frozen=True):
 class Result(Struct, frozen=True):
     index: int
     relevance_score: float
-    document: Document | UnsetType = UNSET
-
-
-class VoyageResult(Struct, frozen=True):
-    index: int
-    relevance_score: float
-    document: str | UnsetType = UNSET
+    document: Document | str | UnsetType = UNSET
 
 
 class RerankUsage(Struct, frozen=True):
@@ -41,7 +35,7 @@ class Ranking(Struct, frozen=True, omit_defaults=True):
     results: list[Result]
     usage: RerankUsage
     object: Literal["list"] | UnsetType = UNSET
-    data: list[VoyageResult] | UnsetType = UNSET  # the same as `results`, for Voyage's clients
+    data: list[Result] | UnsetType = UNSET  # the same as `results`, for Voyage's clients: its documents are strings
 
 
 class ScoredText(Struct, frozen=True):
@@ -80,19 +74,25 @@ class RerankAnswer(_Ranked):
         self._id = id
         self._model = model
         self._texts = request.documents if body.return_documents else None
+        self._strings = body.return_documents == "string"
         self._most = body.most
         self._voyage = body.voyage
 
     def finish(self, done: Done, spent: Phases) -> bytes:
         told, best = self._best(self._most)
-        scores, texts = told.scores, self._texts
-        results = [Result(i, scores[i], UNSET if texts is None else Document(texts[i])) for i in best]
+        results = self._results(told, best, strings=self._strings)
         usage = RerankUsage(done.usage.prompt_tokens, done.usage.prompt_tokens)
         ranking = Ranking(self._id, self._model, told.method, results, usage)
         if self._voyage:
-            data = [VoyageResult(i, scores[i], UNSET if texts is None else texts[i]) for i in best]
+            data = self._results(told, best, strings=True)
             ranking = msgspec.structs.replace(ranking, object="list", data=data)
         return _encoder.encode(ranking)
+
+    def _results(self, told: Scores, best: list[int], *, strings: bool) -> list[Result]:
+        scores, texts = told.scores, self._texts
+        if texts is None:
+            return [Result(i, scores[i]) for i in best]
+        return [Result(i, scores[i], texts[i] if strings else Document(texts[i])) for i in best]
 
 
 class ScoredTexts(_Ranked):

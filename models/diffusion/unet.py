@@ -20,6 +20,8 @@ TURBO_STEPS = 1  # distilled without guidance
 class UNetFamily(Family):
     """What a UNet needs whichever text encoders it has."""
 
+    edits = True
+
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint)
         if self.schedulers.flow:
@@ -100,8 +102,6 @@ class UNetFamily(Family):
 
 class StableDiffusion(UNetFamily):
     """https://arxiv.org/abs/2112.10752; `addition_embed_type="text"` joins the text to the time embedding."""
-
-    edits = True
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint)

@@ -8,6 +8,8 @@ from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_
 from pathlib import Path
 from typing import ClassVar
 
+from models.device import CPU_LEVEL, cpu_level
+
 LIBRARY = Path(__file__).with_name("_library.so")  # plain C, of no version of Python
 
 
@@ -119,6 +121,8 @@ def missing() -> str | None:
 
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
+    if cpu_level() != "native":
+        return None, f"{CPU_LEVEL} is {cpu_level()}"
     if not LIBRARY.exists():
         return None, f"not built: no C compiler when this was installed, or not for {platform.machine()}"
     try:

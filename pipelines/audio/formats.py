@@ -11,22 +11,26 @@ def text_of(segments: Iterable[Segment]) -> str:
     return "".join(segment.text for segment in segments).strip()
 
 
-def srt(segments: Sequence[Segment]) -> str:
-    """SubRip. Times have hours always, and a comma."""
+def srt(segments: Sequence[Segment], first: int = 1) -> str:
+    """SubRip, its cues numbered from `first`. Times have hours always, and a comma."""
     cues = (
         f"{number}\n{_time(start, ',')} --> {_time(end, ',')}\n{text}\n"
-        for number, (start, end, text) in enumerate(_cues(segments), 1)
+        for number, (start, end, text) in enumerate(_cues(segments), first)
     )
     return "\n".join(cues)
 
 
-def vtt(segments: Sequence[Segment]) -> str:
-    """WebVTT (https://www.w3.org/TR/webvtt1/). Times have hours always, and a dot."""
+def vtt(segments: Sequence[Segment], *, header: bool = True) -> str:
+    """WebVTT (https://www.w3.org/TR/webvtt1/). Times have hours always, and a dot. Without `header`: more cues."""
     cues = (
         f"{_time(start, '.')} --> {_time(end, '.')}\n{html.escape(text, quote=False)}\n"
         for start, end, text in _cues(segments)
     )
-    return "\n".join(("WEBVTT\n", *cues))
+    return "\n".join(("WEBVTT\n", *cues) if header else cues)
+
+
+def count_cues(segments: Sequence[Segment]) -> int:
+    return sum(1 for _ in _cues(segments))
 
 
 def _cues(segments: Sequence[Segment]) -> Iterator[tuple[int, int, str]]:

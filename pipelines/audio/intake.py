@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from models.languages import LANGUAGES
 from models.whisper import MAX_CONTEXT_TOKENS, Whisper
 from pipelines.audio.cuts import cut
-from pipelines.audio.decode import decode_file
 from pipelines.audio.ear import Ear, Heard
 from pipelines.audio.fallback import TEMPERATURES
+from pipelines.audio.features import SAMPLE_RATE
 from pipelines.audio.file import Prepared
 from pipelines.audio.messages import (
     Audio,
@@ -27,6 +27,8 @@ from pipelines.audio.messages import (
 from pipelines.audio.streaming import WORD_PAUSE_MS
 from pipelines.audio.vad import Silero, speech_spans
 from pipelines.base import InvalidRequest, Ticket
+from pipelines.media.decoder import MediaDecoder
+from pipelines.media.messages import AudioJob
 from pipelines.messages import Request
 
 ORPHAN_SECONDS = 60.0  # after which an ear without a stream belongs to a request that ended while it was prepared
@@ -69,6 +71,7 @@ class Intake:
         self._model = model
         self._options = options
         self._silero = silero
+        self.media = MediaDecoder()
         self.ears: dict[str, tuple[float, Ear]] = {}  # by request; when it was made
 
     def prepare(self, ticket: Ticket, request: Request, live: Container[str]) -> list[AudioWork]:
@@ -117,7 +120,8 @@ class Intake:
     def _prepare_file(self, ticket: Ticket, request: TranscriptionRequest) -> Prepared:
         language = self._language(request.language)
         context = self._context(request.prompt, request.hotwords)
-        audio = decode_file(request.path, self._options.max_seconds)
+        job = AudioJob(path=request.path, rate=SAMPLE_RATE, max_seconds=self._options.max_seconds)
+        audio = self.media.audio(job)
         probabilities = self._silero.probabilities(audio)
         cuts = cut(
             probabilities,

@@ -66,6 +66,7 @@ class AudioPipeline:
         except ModelLoadError as error:
             raise ModelError(str(error)) from error
         pipeline = cls(model, options)
+        pipeline._intake.media.warm()
         pipeline.warm_up()
         ready = Ready(
             slots=options.max_batch + PREFETCH,

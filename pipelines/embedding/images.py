@@ -16,7 +16,7 @@ def load_pixels(decode: DecodePicture, data: bytes, config: ImageConfig, param: 
     Raises InvalidRequest where the bytes are no picture, or one that is too large or broken.
     """
     fit = Fit(width=config.width, height=config.height, shortest_edge=config.shortest_edge, resample=config.resample)
-    picture = decode(PictureJob(source=data, param=param, fit=fit))
+    picture = decode(PictureJob(data=data, param=param, fit=fit))
     mean, std = np.asarray(config.mean, np.float32), np.asarray(config.std, np.float32)
     pixels = (picture.rgb.astype(np.float32) * np.float32(config.scale) - mean) / std
     return np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32)

@@ -11,7 +11,7 @@ from pipelines.embedding.images import load_pixels
 from pipelines.embedding.job import Job
 from pipelines.embedding.prompts import UnknownKind, prompt_of, search_prompts
 from pipelines.embedding.tokenize import UNCUT, Limit, Tokenizer, Tokens
-from pipelines.media.pictures import decode_picture
+from pipelines.media.decoder import MediaDecoder
 from pipelines.messages import (
     EmbeddingInput,
     EmbeddingRequest,
@@ -32,6 +32,7 @@ class Preparer:
         self._tokenizer = tokenizer
         self._config = config
         self._multiple = multiple
+        self._media = MediaDecoder()
 
     def prepare(self, ticket: Ticket, request: Request) -> Job:
         """Raises InvalidRequest."""
@@ -90,7 +91,7 @@ class Preparer:
                 image = self._config.image
                 if image is None:
                     raise InvalidRequest(f"{param!r} is an image, but this model embeds text alone", param)
-                return Input(job, index, "image", image.tokens, load_pixels(decode_picture, data, image, param), 0)
+                return Input(job, index, "image", image.tokens, load_pixels(self._media.picture, data, image, param), 0)
             case TokenPrompt(ids=ids):
                 return self._text(job, index, self._tokenizer.ids(ids, truncate, param, limit=limit))
             case Tokens():

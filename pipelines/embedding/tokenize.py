@@ -6,11 +6,13 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
+from models.borders import Borders
 from models.embedder_config import EmbedderConfig
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest
@@ -35,6 +37,18 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
+class _Part:
+    """What has been read of a text."""
+
+    part: str
+    whole: bool
+
+    def count(self, tokens: int, limit: int) -> str:
+        """The text's tokens, of which `tokens` were read, for people."""
+        return str(tokens) if self.whole else f"more than {limit}"
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
     """How long a text may be, and how that is put where it is longer and not to be cut."""
 
@@ -55,6 +69,13 @@ class Tokenizer:
         self._local = threading.local()
         self.special = self._backend.num_special_tokens_to_add(False)  # tokens around a text
         self._special_pair = self._backend.num_special_tokens_to_add(True)
+
+    @property
+    def _borders(self) -> Borders:
+        found: Borders | None = getattr(self._local, "borders", None)
+        if found is None:
+            found = self._local.borders = Borders(self._backend)
+        return found
 
     @property
     def _backend(self) -> tokenizers.Tokenizer:
@@ -84,16 +105,14 @@ class Tokenizer:
         prompt = self._config.prompt if prompt is None else prompt
         if self._config.canonical:
             texts = [_canonical(text) for text in texts]
-        ready = [prompt + text for text in texts]
         found: list[Tokens] = []
-        for start in range(0, len(ready), BATCH):
-            for encoding in self._backend.encode_batch_fast(ready[start : start + BATCH]):
-                at = len(found)
+        for start in range(0, len(texts), BATCH):
+            for cut, encoding in self._read(texts[start : start + BATCH], limit.tokens, truncate, prompt=prompt):
                 truncated = len(encoding.ids) > limit.tokens
                 if truncated:
                     if truncate == "none":
-                        raise over_long(params[at], len(encoding.ids), limit)
-                    encoding = self._cut(prompt, texts[at], truncate, limit.tokens)
+                        raise over_long(params[len(found)], cut.count(len(encoding.ids), limit.tokens), limit)
+                    encoding = self._cut(prompt, cut.part, truncate, limit.tokens)
                 found.append(self._tokens(encoding.ids, truncated=truncated))
         return found
 
@@ -124,23 +143,22 @@ class Tokenizer:
         """The query with each document, for a cross-encoder; only documents are cut. Raises InvalidRequest."""
         backend = self._backend
         most = self._config.max_tokens - self._special_pair  # tokens of query and document
-        count = len(backend.encode(query, add_special_tokens=False).ids)
-        if count >= most:
+        ((cut, asked),) = self._read([query], most, "none", special=False)
+        if len(asked.ids) >= most:
+            count = cut.count(len(asked.ids), most)
             raise over_long("query", count, Limit(most - 1, "beside a document the model takes", UNCUT))
-        room = min(most - count, max_document or most)
+        room = min(most - len(asked.ids), max_document or most)
         found: list[Tokens] = []
         for start in range(0, len(documents), BATCH):
-            batch = documents[start : start + BATCH]
-            for encoding in backend.encode_batch_fast([(query, document) for document in batch]):
-                at = len(found)
-                second = sum(sequence == 1 for sequence in encoding.sequence_ids)
-                truncated = second > room
+            read = self._read(documents[start : start + BATCH], room, truncate, special=False)
+            for cut, document in read:
+                truncated = len(document.ids) > room
                 if truncated:
                     if truncate == "none":
-                        raise over_long(params[at], second, Limit(room, "beside the query it may have"))
-                    document = backend.encode(documents[at], add_special_tokens=False)
+                        count = cut.count(len(document.ids), room)
+                        raise over_long(params[len(found)], count, Limit(room, "beside the query it may have"))
                     document.truncate(room, direction=_side(truncate))
-                    encoding = backend.post_process(backend.encode(query, add_special_tokens=False), document)
+                encoding = backend.post_process(asked, document)
                 types = encoding.type_ids if self._config.token_types else None
                 found.append(self._tokens(encoding.ids, types, truncated=truncated))
         return found
@@ -157,21 +175,42 @@ class Tokenizer:
         """Documents by themselves, cut to `max_document` tokens of their own or what the model takes."""
         limit = Limit(self._config.max_tokens)
         if max_document is not None:
-            before = self._backend.encode(self._config.prompt if prompt is None else prompt, add_special_tokens=False)
+            before = self._encode(self._config.prompt if prompt is None else prompt)
             own = max_document + self.special + len(before.ids)
             limit = min(limit, Limit(own, "with 'max_tokens_per_doc' it may have"), key=lambda each: each.tokens)
         return self.texts(documents, truncate, params, prompt=prompt, limit=limit)
+
+    def _read(
+        self, texts: Sequence[str], tokens: int, truncate: Truncate, *, prompt: str = "", special: bool = True
+    ) -> "list[tuple[_Part, tokenizers.Encoding]]":
+        """Of each text as much as has more than `tokens` tokens, which are those of the whole, or all of it."""
+        side: Literal["start", "end"] = "end" if truncate == "start" else "start"
+        growing = [self._borders.parts(text, tokens, side) for text in texts]
+        parts = [next(each) for each in growing]
+        found: list[tuple[_Part, tokenizers.Encoding]] = []
+        read = self._backend.encode_batch_fast([prompt + part for part in parts], add_special_tokens=special)
+        for text, part, more, encoding in zip(texts, parts, growing, read, strict=True):
+            while len(encoding.ids) <= tokens and len(part) < len(text):
+                part = next(more)
+                (encoding,) = self._backend.encode_batch_fast([prompt + part], add_special_tokens=special)
+            found.append((_Part(part, len(part) == len(text)), encoding))
+        return found
+
+    def _encode(self, text: str) -> tokenizers.Encoding:
+        """The text's own tokens. In a batch of one: `encode` keeps the interpreter lock to its end."""
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
+        return encoding
 
     def _cut(self, prompt: str, text: str, truncate: Truncate, limit: int) -> tokenizers.Encoding:
         """The text's own tokens are cut, before the special ones go around them; its prompt is kept."""
         backend, room = self._backend, max(0, limit - self.special)
         if truncate == "start" and prompt:
-            before = backend.encode(prompt, add_special_tokens=False)
-            encoding = backend.encode(text, add_special_tokens=False)
+            before = self._encode(prompt)
+            encoding = self._encode(text)
             before.truncate(room)
             encoding.truncate(room - len(before.ids), direction=_side(truncate))
             return backend.post_process(tokenizers.Encoding.merge([before, encoding], growing_offsets=True))
-        encoding = backend.encode(prompt + text, add_special_tokens=False)
+        encoding = self._encode(prompt + text)
         encoding.truncate(room, direction=_side(truncate))
         return backend.post_process(encoding)
 
@@ -183,7 +222,7 @@ class Tokenizer:
         return Tokens(array, None if types is None else np.asarray(types, dtype=np.int32), count, truncated)
 
 
-def over_long(param: str, count: int, limit: Limit) -> InvalidRequest:
+def over_long(param: str, count: int | str, limit: Limit) -> InvalidRequest:
     message = f"{param!r} has {count} tokens, but {limit.words} {limit.tokens}; {limit.advice}"
     return InvalidRequest(message, param, code="context_length_exceeded")
 

@@ -30,6 +30,7 @@ class ImageRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="i
     n: int = 1
     width: int | None = None  # pixels
     height: int | None = None
+    nearest: bool = False  # where the model can't draw that size, draw the nearest; else it is refused
     seed: int | None = None  # None: chosen, and told with each picture
     steps: int | None = None
     guidance_scale: float | None = None

@@ -12,7 +12,7 @@ from pipelines.image.job import ImageJob, Order, Output, Source
 from pipelines.image.messages import ImageOptions, ImageRequest
 from pipelines.image.uploads import load_mask, load_picture
 from pipelines.image.validation import Settings, settle
-from pipelines.media.pictures import decode_picture
+from pipelines.media.decoder import MediaDecoder
 from pipelines.messages import Request
 
 
@@ -22,6 +22,7 @@ class Preparer:
     def __init__(self, family: Family, options: ImageOptions) -> None:
         self._family = family
         self._options = options
+        self._media = MediaDecoder()
 
     def prepare(self, ticket: Ticket, request: Request) -> list[ImageJob]:
         """Raises InvalidRequest."""
@@ -65,12 +66,12 @@ class Preparer:
         if request.image is None:
             return None
         size: Size = settings.size
-        upload = load_picture(decode_picture, request.image, size)
-        mask = None
+        _, height, width = self._family.latent_shape(size)
+        picture = load_picture(self._media.picture, request.image, size, (height, width))
+        mask = picture.mask  # where none is given, a picture's own transparency is one
         if request.mask is not None:
-            _, height, width = self._family.latent_shape(size)
-            mask = load_mask(decode_picture, request.mask, upload.size, size, (height, width))
-        return Source(upload.pixels, mask, settings.strength)
+            mask = load_mask(self._media.picture, request.mask, picture.upload, size, (height, width))
+        return Source(picture.pixels, mask, settings.strength)
 
     def _noise(self, request: ImageRequest, settings: Settings) -> NoiseScheduler:
         try:

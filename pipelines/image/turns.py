@@ -1,10 +1,11 @@
 """Which images the next denoiser call takes: those of one shape, in fair turns.
 
-A batch is built around its *lead*: the image that has had the least service, counted in latents denoised. So images of
-all shapes get an equal share of the work, a large one its turn among many small ones, and one that arrives joins the
-others of its shape at their next step.
+A batch is built around its *lead*: the image that has had the least service, counted in latents denoised, those of its
+request's other images included. So requests get an equal share of the work, whatever the shape and the number of their
+images, and an image that arrives joins the others of its shape at their next step.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 from pipelines.image.job import WEIGHTS, ImageJob
@@ -61,6 +62,8 @@ class Turns:
         return batch
 
     def served(self, batch: list[ImageJob]) -> None:
+        images = Counter(job.order.id for job in self._jobs)
         for job in batch:
             assert job.latents is not None
-            job.service += WEIGHTS[job.ticket.priority] * job.rows * job.latents.shape[-1] * job.latents.shape[-2]
+            latents = job.rows * job.latents.shape[-1] * job.latents.shape[-2]
+            job.service += WEIGHTS[job.ticket.priority] * latents * images[job.order.id]

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from PIL import Image
@@ -9,7 +11,7 @@ from PIL import Image
 from models.diffusion.family import Size
 from pipelines.base import InvalidRequest
 from pipelines.media.messages import Fit, PictureJob
-from pipelines.media.pictures import DecodePicture, Picture
+from pipelines.media.pictures import DecodePicture
 
 KEEP = 0.5  # a mask's pixel is drawn anew where it is less opaque
 
@@ -18,40 +20,34 @@ KEEP = 0.5  # a mask's pixel is drawn anew where it is less opaque
 class Upload:
     """A picture to start from. What is transparent in it is white."""
 
-    pixels: torch.Tensor  # [1, 3, H, W] in -1…1, resized to what is drawn
-    alpha: torch.Tensor | None  # [1, 1, H, W] in 0…1, resized too; None where the file has no transparency
-    size: Size  # that the file has
+    pixels: torch.Tensor  # [1, 3, H, W] in -1…1, resized
+    upload: Size  # as it came
+    mask: torch.Tensor | None  # [1, 1, h, w] of latents: 1 where it is transparent; None: nowhere
 
 
-def load_picture(decode: DecodePicture, path: str, size: Size) -> Upload:
-    """The picture of a file, resized to `size`. Raises InvalidRequest."""
+def load_picture(decode: DecodePicture, path: str, size: Size, latents: tuple[int, int]) -> Upload:
+    """For latents of that height and width. Raises InvalidRequest."""
     picture = decode(_job(path, "image", size))
     pixels = torch.from_numpy(picture.rgb.copy()).permute(2, 0, 1)[None].float() / 255.0
-    return Upload(pixels * 2.0 - 1.0, _alpha(picture), Size(*picture.full))
+    mask = None if picture.alpha is None else _mask(picture.alpha, latents)
+    return Upload(pixels * 2.0 - 1.0, Size(*picture.full), mask if mask is not None and mask.any() else None)
 
 
 def load_mask(decode: DecodePicture, path: str, upload: Size, size: Size, latents: tuple[int, int]) -> torch.Tensor:
-    """The mask of a file for a picture of size `upload`, as `to_mask` has it. Raises InvalidRequest."""
+    """[1, 1, h, w]: 1 where the mask is transparent, for latents of that height and width. Raises InvalidRequest."""
     picture = decode(_job(path, "mask", size))
-    alpha = _alpha(picture)
     if Size(*picture.full) != upload:
         raise InvalidRequest(f"'mask' is {Size(*picture.full)}, but 'image' is {upload}; they have one size", "mask")
-    if alpha is None:
+    if picture.alpha is None:
         raise InvalidRequest("'mask' has no transparency: what is transparent in it is drawn anew", "mask")
-    return to_mask(alpha, latents)
+    return _mask(picture.alpha, latents)
 
 
-def to_mask(alpha: torch.Tensor, latents: tuple[int, int]) -> torch.Tensor:
-    """[1, 1, H, W] of opacity -> [1, 1, h, w] of latents of that height and width: 1 where it is transparent."""
-    return F.interpolate((1.0 - alpha >= KEEP).float(), size=latents)
+def _mask(alpha: npt.NDArray[np.uint8], latents: tuple[int, int]) -> torch.Tensor:
+    clear = 1.0 - torch.from_numpy(alpha.copy())[None, None].float() / 255.0
+    return F.interpolate((clear >= KEEP).float(), size=latents)
 
 
 def _job(path: str, param: str, size: Size) -> PictureJob:
     fit = Fit(width=size.width, height=size.height, resample=Image.Resampling.LANCZOS)
-    return PictureJob(source=path, param=param, fit=fit, background="white")
-
-
-def _alpha(picture: Picture) -> torch.Tensor | None:
-    if picture.alpha is None:
-        return None
-    return torch.from_numpy(picture.alpha.copy())[None, None].float() / 255.0
+    return PictureJob(path=path, param=param, fit=fit, background="white")

@@ -106,13 +106,13 @@ def _size(request: ImageRequest, family: Family, options: ImageOptions) -> Size:
         raise InvalidRequest(f"'size' has positive edges, not {request.width}x{request.height}", "size")
     most = min(options.max_pixels, defaults.max_pixels or options.max_pixels)
     nearest = family.nearest(size, most)
-    if nearest != size:
+    if nearest != size and not request.nearest:
         raise InvalidRequest(
             f"'size' {size} is not possible: edges are multiples of {family.grid}, from {family.least} to {MAX_EDGE} "
             f"pixels, and an image has at most {most} pixels; the nearest is {nearest}",
             "size",
         )
-    return size
+    return nearest
 
 
 def _seed(request: ImageRequest) -> int:

@@ -47,7 +47,7 @@ def _wide(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
     key = image.info.get("transparency")
     if not isinstance(key, int):
         return rgb, None
-    return rgb, Image.fromarray(np.where(values == key, 0, 255).astype(np.uint8))
+    return rgb, Image.fromarray((values != key).astype(np.uint8) * np.uint8(255))
 
 
 def _range(values: Values, mode: str) -> float:
@@ -62,7 +62,8 @@ def _range(values: Values, mode: str) -> float:
 def _to_bytes(values: Values, top: float) -> Bytes:
     """0…`top` to 0…255, rounded to the nearest; what is beyond is cut off, what is no number black."""
     scaled = np.nan_to_num(values.astype(np.float32), nan=0.0, posinf=top, neginf=0.0) * np.float32(255 / top)
-    return np.rint(scaled.clip(0, 255)).astype(np.uint8)
+    grey: Bytes = np.rint(scaled.clip(0, 255)).astype(np.uint8)
+    return grey
 
 
 def _from_lab(image: Image.Image) -> Image.Image:

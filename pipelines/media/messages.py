@@ -23,10 +23,29 @@ class Fit(Struct, frozen=True, kw_only=True):
 class PictureJob(Struct, frozen=True, kw_only=True, tag="picture"):
     """An encoded picture to RGB and alpha."""
 
-    source: str | bytes  # a path, or the file itself
     param: str  # the field of the request that it came in
+    path: str | None = None
+    data: bytes = b""  # the file itself, where there is no path
     fit: Fit | None = None
     background: Literal["white"] | None = None  # what transparent pixels show; None: the colour that the file has there
+
+
+class AudioJob(Struct, frozen=True, kw_only=True, tag="audio"):
+    """A file's first audio track to mono. Its samples follow in `Piece`s, then `Whole`."""
+
+    path: str
+    rate: int  # Hz, of the result
+    max_seconds: float
+
+
+class Piece(Struct, frozen=True, tag="piece"):
+    """So many int16 samples follow."""
+
+    samples: int
+
+
+class Whole(Struct, frozen=True, tag="whole"):
+    """That was all."""
 
 
 class Pixels(Struct, frozen=True, tag="pixels"):
@@ -45,6 +64,7 @@ class Refused(Struct, frozen=True, tag="refused"):
     message: str
     param: str | None = None
     code: ErrorCode = "invalid_request"
+    detail: str = ""  # for the log: what a library raised, where nobody expected it
 
     @classmethod
     def of(cls, refusal: InvalidRequest) -> "Refused":
@@ -54,5 +74,5 @@ class Refused(Struct, frozen=True, tag="refused"):
         return InvalidRequest(self.message, self.param, self.code)
 
 
-MediaJob = PictureJob
-MediaAnswer = Pixels | Refused
+MediaJob = AudioJob | PictureJob
+MediaAnswer = Piece | Whole | Pixels | Refused

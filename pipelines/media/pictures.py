@@ -43,7 +43,7 @@ DecodePicture = Callable[[PictureJob], Picture]
 def decode_picture(job: PictureJob) -> Picture:
     """Raises InvalidRequest where it is no picture, or one that is too large or broken."""
     param = job.param
-    source = io.BytesIO(job.source) if isinstance(job.source, bytes) else job.source
+    source = io.BytesIO(job.data) if job.path is None else job.path
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about oddities of a file; our own limit is below the library's
@@ -58,8 +58,8 @@ def decode_picture(job: PictureJob) -> Picture:
         raise InvalidRequest(f"{param!r} has more pixels than the {MAX_PIXELS} that are accepted", param) from None
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         reason = str(error)
-        if isinstance(job.source, str):
-            reason = reason.replace(job.source, "the file")  # where it lies is nobody's business
+        if job.path is not None:
+            reason = reason.replace(job.path, "the file")  # where it lies is nobody's business
         raise InvalidRequest(f"{param!r} can't be decoded: {reason}", param) from None
     if turn is not None:
         rgb, alpha = rgb.transpose(turn), alpha and alpha.transpose(turn)
@@ -83,7 +83,7 @@ def _check_size(width: int, height: int, fit: Fit | None, param: str) -> None:
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
     try:
-        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
+        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # noqa: BLE001  a camera's remarks can be broken in any way, and the picture be fine
         return None
 

@@ -84,13 +84,13 @@ def size_cache(
     return CacheSize(num_blocks, min(length or context, num_blocks * block_size))
 
 
-def dense_prefill_fits(path: Path, available: int) -> bool:
-    """Whether a bf16 copy of the weights at `path` takes at most half of `available` bytes.
+def dense_prefill_fits(path: Path, available: int, bf16: bool) -> bool:
+    """Whether a dense copy of the weights at `path`, in bfloat16 or float32, takes at most half of `available` bytes.
 
-    By the size of the files: four times what they have, as 4-bit weights do.
+    By the size of the files: four times what they have in bfloat16, as 4-bit weights do.
     """
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return 4 * sum(file.stat().st_size for file in files) <= available // 2
+    return (4 if bf16 else 8) * sum(file.stat().st_size for file in files) <= available // 2
 
 
 def gpu_memory(device: "torch.device", largest_step: Callable[[], None]) -> GpuMemory:

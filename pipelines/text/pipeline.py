@@ -4,9 +4,10 @@ from collections.abc import Sequence as Rows
 from time import monotonic
 
 from models.batch import CausalDecoder
+from models.device import multiplies_bf16
 from models.errors import ModelLoadError
 from models.loading import LoadedModel, load_decoder
-from models.native.library import has_matrix_unit
+from models.native.library import library
 from models.source import resolve
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
 from pipelines.messages import (
@@ -224,8 +225,9 @@ def _load(source: str, spec: ModelSpec) -> LoadedModel:
     """Raises ModelLoadError."""
     path = resolve(source)
     dense = spec.text.dense_prefill
-    if dense is None:  # the matrix unit reads quantised weights as fast as dense ones
-        dense = not has_matrix_unit() and dense_prefill_fits(path, available_bytes())
+    # The native library multiplies quantised weights faster than torch multiplies dense ones.
+    if dense is None and (library() or not dense_prefill_fits(path, available_bytes(), multiplies_bf16())):
+        dense = False
     return load_decoder(
         path,
         device=spec.device,

@@ -2,11 +2,11 @@
 
 import secrets
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from models.tokenizer import Tokenizer
+from models.tokenizer import NONE, Tokenizer
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.messages import (
     ChatPrompt,
@@ -148,9 +148,11 @@ class Preparer:
                 if self._template is None:
                     raise InvalidRequest("this model has no chat template: it only completes prompts", "messages")
                 prompt_text = self._template.render(messages)
+                self._require_fit(prompt, prompt_text.text, prompt_text.literals)
                 ids = self._mine.encode(prompt_text.text, add_special=False, literals=prompt_text.literals)
                 return _Tokens(ids, "")  # a chat is not echoed
             case StringPrompt(text=text):
+                self._require_fit(prompt, text)
                 ids = self._mine.encode(text, add_special=True)
                 if not ids and self._mine.bos_id is not None:
                     ids = [self._mine.bos_id]  # an empty prompt: a text of the model's own
@@ -160,6 +162,8 @@ class Preparer:
             case TokenPrompt(ids=ids):
                 if not ids:
                     raise InvalidRequest("a prompt of token ids needs at least one", "prompt")
+                if len(ids) > self._max_model_len:
+                    raise self._too_long(prompt, str(len(ids)))
                 size = self._vocabulary.size
                 for id in ids:
                     if not 0 <= id < size:
@@ -167,6 +171,18 @@ class Preparer:
                 data = b"".join(map(self._vocabulary.bytes_of, ids))
                 tail = incomplete_tail(data)
                 return _Tokens(ids, data[: len(data) - len(tail)].decode("utf-8", errors="replace"), tail)
+
+    def _require_fit(self, prompt: Prompt, text: str, literals: Mapping[str, str] = NONE) -> None:
+        """Raises InvalidRequest for a text that is too long by far: it is not worth the seconds to count its tokens."""
+        if self._mine.exceeds(text, self._max_model_len, literals=literals):
+            raise self._too_long(prompt, f"more than {self._max_model_len}")
+
+    def _too_long(self, prompt: Prompt, count: str) -> InvalidRequest:
+        return InvalidRequest(
+            f"the context holds {self._max_model_len} tokens, the prompt alone has {count}",
+            "messages" if isinstance(prompt, ChatPrompt) else "prompt",
+            "context_length_exceeded",
+        )
 
     @property
     def _mine(self) -> Tokenizer:
@@ -183,11 +199,7 @@ class Preparer:
         limit = self._max_model_len
         room = limit - prompt_length
         if room < (0 if sampling.max_tokens == 0 else 1):
-            raise InvalidRequest(
-                f"the context holds {limit} tokens, the prompt alone has {prompt_length}",
-                "messages" if isinstance(prompt, ChatPrompt) else "prompt",
-                "context_length_exceeded",
-            )
+            raise self._too_long(prompt, str(prompt_length))
         if sampling.max_tokens is not None and sampling.max_tokens > room:
             raise InvalidRequest(
                 f"the context holds {limit} tokens: {prompt_length} of the prompt and max_tokens {sampling.max_tokens} "

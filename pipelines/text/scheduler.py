@@ -1,6 +1,7 @@
 """Which rows of which sequences the next step runs."""
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from math import inf
@@ -16,7 +17,7 @@ MAX_PREEMPTIONS = 2  # of a sequence of a lower rank: then it has the highest, s
 REPLAY_ROWS = 64  # of one sequence in one step
 LOGPROB_ROWS = 128  # of a prefill that wants the logits of all its rows: [rows, vocab] float32
 RESERVE = 8  # of so many places in a step, one is kept for small sequences; of twice as many blocks, one
-BRIEF = 2  # tiles of a prompt that is computed at once: what else there is to prefill lets it pass
+BRIEF = 4  # a prompt of no more than a step's tokens divided by this is computed at once: the others let it pass
 
 
 class Scheduler:
@@ -109,7 +110,7 @@ class Scheduler:
 
     def _is_brief(self, sequence: Sequence) -> bool:
         left = sequence.prompt_length - sequence.computed
-        return sequence.rank <= Rank.LONG and sequence.index == 0 and left <= BRIEF * self._tile
+        return sequence.rank <= Rank.LONG and sequence.index == 0 and left <= self._max_num_batched_tokens // BRIEF
 
     # --- one step -----------------------------------------------------------------------------------------------------
 
@@ -141,6 +142,8 @@ class Scheduler:
                 if chunk is not None:
                     decode.append(chunk)
                     budget -= chunk.length
+        if any(sequence.brief and sequence.num_output == 0 for sequence in self._running):
+            self._pace.brief(now)
         # Tokens of this step for prompts that are not brief.
         slow = 0 if hurry else self._pace.tokens(budget, now)
         for sequence in sorted(self._candidates(only), key=lambda each: (each.rank is Rank.BATCH, due(each))):
@@ -327,23 +330,31 @@ class Scheduler:
             needed += self._blocks.num_blocks // (2 * RESERVE)
         # Each running sequence keeps a block to grow into: else the newcomer would be put back at once.
         while not self._blocks.can_allocate(needed + len(self._running), prefix):
-            lower = sum(len(each.table) for each in self._running if self._yields(each, sequence))
-            if not preempt or not self._blocks.can_allocate(needed - lower, prefix):
-                return False
-            if not self._put_back_for(sequence):
+            lower = self._yielding(sequence)
+            least = needed + len(self._running) - sum(1 + len(each.table) for each in lower)
+            if not preempt or not self._blocks.can_allocate(least, prefix) or not self._put_back_for(sequence):
                 return False
         return True
 
     def _put_back_for(self, sequence: Sequence) -> bool:
-        """Put back the newest of the lowest rank, where that may be."""
-        if not self._running or not self._yields(self._running[-1], sequence):
-            return False
-        self._preempt(self._running[-1])
-        return True
+        """Put back the newest of the lowest rank that may be."""
+        victim = next(iter(self._yielding(sequence)), None)
+        if victim is not None:
+            self._preempt(victim)
+        return victim is not None
 
-    def _yields(self, running: Sequence, to: Sequence) -> bool:
-        """Whether it may be put back for another: a further choice, or one of the batch class."""
-        return running.rank >= Rank.FURTHER and running.rank > to.rank
+    def _yielding(self, to: Sequence) -> list[Sequence]:
+        """Those that may be put back for a sequence, the first to go first: of the batch class, and further choices of
+        requests that keep another one running."""
+        left = Counter(each.ticket.id for each in self._running)
+        found: list[Sequence] = []
+        for each in reversed(self._running):
+            if each.rank < Rank.FURTHER or each.rank <= to.rank:
+                break
+            if each.rank is Rank.BATCH or left[each.ticket.id] > 1:
+                left[each.ticket.id] -= 1
+                found.append(each)
+        return found
 
     def _has_leader(self, sequence: Sequence) -> bool:
         """False where it has to wait for its leader's blocks: only for one that gets its rows in every step; a leader

@@ -1,8 +1,8 @@
 """What a conversation spells like a control token, kept apart from those that a template writes."""
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from models.control_tokens import any_of
 from pipelines.base import InvalidRequest
 
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
@@ -15,7 +15,7 @@ class Controls:
     """The control tokens of a vocabulary, as they are spelled. Shared between threads."""
 
     def __init__(self, spelled: Collection[str]) -> None:
-        self._pattern = re.compile(_any_of(spelled)) if spelled else None
+        self._pattern = any_of(spelled) if spelled else None
 
     def guard(self, messages: Sequence[Mapping[str, JsonValue]]) -> "tuple[list[JsonValue], dict[str, str]]":
         """The messages with a character in place of each control token that they spell, and what each character
@@ -48,12 +48,3 @@ def _one(spelled: str, stand_ins: dict[str, str]) -> str:
             raise InvalidRequest(f"the messages spell more than {_COUNT} different control tokens", "messages")
         stand_ins[spelled] = chr(_FIRST + len(stand_ins))
     return stand_ins[spelled]
-
-
-def _any_of(spelled: Iterable[str]) -> str:
-    """The longest that begins at a place, as tokenizers match them. Grouped by how they begin: hundreds begin alike."""
-    groups: dict[str, list[str]] = {}
-    for text in sorted(spelled, key=len, reverse=True):
-        groups.setdefault(text[:2], []).append(re.escape(text[2:]))
-    groups = dict(sorted(groups.items(), key=lambda group: -len(group[0])))  # "<|" before a token "<"
-    return "|".join(f"{re.escape(start)}(?:{'|'.join(rest)})" for start, rest in groups.items())

@@ -8,8 +8,8 @@ from pipelines.text.sequence import Rank, Sequence
 
 BATCH_SHARE = 8  # of so many admissions, one is of the batch class while any of it waits
 
-# Seconds that a prompt's token is worth in the order of prefills: a prompt is passed by shorter ones, until it has waited
-# for so much longer than they have.
+# Seconds that a prompt's token is worth in the order of prefills: a prompt is passed by shorter ones, until it has
+# waited for so much longer than they have.
 PATIENCE_S = 0.005
 
 
@@ -19,9 +19,9 @@ def due(sequence: Sequence) -> float:
 
 
 class Waiting:
-    """Interactive before batch, but for every `BATCH_SHARE`-th turn. Within a class those go on first that were put back
-    for lack of blocks; then the tenant is next that runs least, then its request that runs least: one of many choices
-    has no more than its share while others wait. Then who is due."""
+    """Interactive before batch, but for every `BATCH_SHARE`-th turn. Within a class those go on first that were put
+    back for lack of blocks; then the tenant is next that runs least, then its request that runs least: one of many
+    choices has no more than its share while others wait. Then who is due."""
 
     def __init__(self) -> None:
         self._queues: dict[str, deque[Sequence]] = {}  # by request; those that were put back stand in front

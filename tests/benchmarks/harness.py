@@ -109,10 +109,15 @@ class Bench:
         command = [python, "-m", f"tests.benchmarks.services.{module}", *arguments]
         return Service(name, command, self.logs, {"OMP_NUM_THREADS": str(self.threads), **(env or {})})
 
-    def engine(self, name: str = "engine", text: TextOptions = TextOptions()) -> Service:  # noqa: B008 (it is frozen)
+    def engine(
+        self,
+        name: str = "engine",
+        text: TextOptions = TextOptions(),  # noqa: B008 (it is frozen)
+        env: Mapping[str, str] | None = None,
+    ) -> Service:
         """The text pipeline in a process of its own, its threads spinning no longer than a worker's."""
         spec = msgspec.json.encode(msgspec.structs.replace(self.spec(), text=text)).decode()
-        return self.service(name, spec, module="engine", env={"GOMP_SPINCOUNT": SPIN})
+        return self.service(name, spec, module="engine", env={"GOMP_SPINCOUNT": SPIN, **(env or {})})
 
     def gateway(self, model: str) -> Server:
         """A gateway with one model (MODEL or FAKE), as `gateway serve` starts it."""

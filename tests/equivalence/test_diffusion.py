@@ -246,6 +246,34 @@ def test_an_image_is_brought_to_the_size(sd_folder: Path, tmp_path: Path) -> Non
     assert difference(got, wanted) <= TOLERANCE
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "strength", "width"), [("euler", 0.45, 64), ("ddim", 0.8, 80), ("dpmpp_2m", 1.0, 64)]
+)
+def test_stable_diffusion_xl_starts_from_an_image(
+    sdxl_folder: Path, tmp_path: Path, scheduler: str, strength: float, width: int
+) -> None:
+    picture(width).save(tmp_path / "image.png")
+    fields = {"negative_prompt": NEGATIVE, "strength": strength}
+    size = {"width": width, "height": 64}
+    got = ours(sdxl_folder, image=str(tmp_path / "image.png"), scheduler=scheduler, steps=8, **size, **fields)
+    kind = diffusers.StableDiffusionXLImg2ImgPipeline
+    wanted = theirs(kind, sdxl_folder, scheduler, image=picture(width), num_inference_steps=8, **fields)
+    assert difference(got, wanted) <= TOLERANCE
+
+
+@pytest.mark.parametrize(("scheduler", "strength"), [("euler", 0.6), ("ddim", 1.0)])
+def test_stable_diffusion_xl_fills_in_by_a_mask(
+    sdxl_folder: Path, tmp_path: Path, scheduler: str, strength: float
+) -> None:
+    picture().save(tmp_path / "image.png")
+    mask, white = masks(tmp_path)
+    fields: dict[str, Any] = {"strength": strength, "negative_prompt": NEGATIVE}
+    got = ours(sdxl_folder, image=str(tmp_path / "image.png"), mask=mask, scheduler=scheduler, steps=8, **fields)
+    fields |= {"image": picture(), "mask_image": white, "num_inference_steps": 8, "width": 64, "height": 64}
+    wanted = theirs(diffusers.StableDiffusionXLInpaintPipeline, sdxl_folder, scheduler, **fields)
+    assert difference(got, wanted) <= TOLERANCE
+
+
 # Ancestral ones draw on: diffusers' inpainting pipeline takes numbers of the generator for a masked image that a model
 # without mask channels has no use for.
 @pytest.mark.parametrize(

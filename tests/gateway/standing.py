@@ -1,6 +1,7 @@
 """The real application over models that no worker runs: for what happens before and beside a model's work."""
 
 from pathlib import Path
+from typing import Any
 
 import httpx
 from litestar import Litestar
@@ -13,6 +14,7 @@ from gateway.settings import KeySettings, ModelSettings, ServerSettings, Setting
 from metrics.registry import Registry
 from pipelines.messages import Ready
 from pipelines.text.fields import SamplingDefaults
+from tests.declared import declared
 
 KEY = "sk-test-key"
 
@@ -60,6 +62,25 @@ def make_app(settings: Settings) -> tuple[Litestar, StandingFleet]:
     return create_app(settings, fleet, registry), fleet
 
 
-def make_client(app: Litestar, **headers: str) -> httpx.AsyncClient:
-    """Speaks to the application itself, without its lifespan and without a socket."""
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost", headers=headers)  # type: ignore[arg-type]
+class Client(httpx.AsyncClient):
+    """Speaks to the application itself, without its lifespan and without a socket; all its answers were declared."""
+
+    def __init__(self, app: Litestar, headers: dict[str, str]) -> None:
+        self._watched = declared(app)
+        super().__init__(
+            transport=httpx.ASGITransport(app=app),  # type: ignore[arg-type]
+            base_url="http://localhost",
+            headers=headers,
+        )
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self._watched.check()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await super().__aexit__(*error)
+        self._watched.check()
+
+
+def make_client(app: Litestar, **headers: str) -> Client:
+    return Client(app, headers)

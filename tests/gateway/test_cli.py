@@ -55,9 +55,7 @@ class Running:
 
 
 @contextmanager
-def serving(
-    tmp_path: Path, config: str = CONFIG, *, stderr: int = subprocess.STDOUT, **environ: str
-) -> Iterator[Running]:
+def serving(tmp_path: Path, config: str = CONFIG, **environ: str) -> Iterator[Running]:
     path = tmp_path / "gateway.toml"
     path.write_text(config)
     spool = {"GATEWAY_SERVER__SPOOL_DIR": str(tmp_path / "spool")}
@@ -66,7 +64,7 @@ def serving(
         cwd=ROOT,
         env={**os.environ, **spool, **environ},
         stdout=subprocess.PIPE,
-        stderr=stderr,
+        stderr=subprocess.STDOUT,
         text=True,
     )
     try:
@@ -159,14 +157,11 @@ def test_a_model_that_can_not_load_is_told(tmp_path: Path) -> None:
 
 
 def test_the_gateway_and_its_workers_write_json_where_asked(tmp_path: Path) -> None:
-    with serving(tmp_path, stderr=subprocess.PIPE, GATEWAY_LOG_FORMAT="json") as running:
-        url = running.read_until(r"Listening on (http://[^;\s]+)")[1]
-        with httpx.Client(base_url=url, timeout=30) as client:
-            while client.get("/ready").status_code != 200:
-                pass
+    with serving(tmp_path, GATEWAY_LOG_FORMAT="json") as running:
+        url = running.read_until(r"Serving org/fake at (http://[^\s\"]+)")[1]
         chat(url, "!step-error some words")
-        running.process.terminate()
-        _, told = running.process.communicate(timeout=30)
+        running.process.send_signal(signal.SIGTERM)
+        told = running.finish()
     found = [json.loads(line) for line in told.splitlines()]
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in found)
     assert any(line.get("worker") == "org/fake" and "exception" in line for line in found)

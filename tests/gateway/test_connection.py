@@ -168,6 +168,21 @@ async def test_a_client_that_reads_no_answers_is_cut_off(tmp_path: Path) -> None
                 await gone(running)
 
 
+async def test_a_client_that_reads_slowly_but_steadily_gets_all(tmp_path: Path) -> None:
+    async with keyed(tmp_path, body_timeout_s=0.2) as running:
+        reader, writer = await asyncio.open_connection(*running.address, limit=2**14)
+        headers = (f"authorization: Bearer {KEY}", "connection: close")
+        writer.write(request("GET", "/schema/openapi.json", headers[0]) * 60)
+        writer.write(request("GET", "/schema/openapi.json", *headers))
+        read = 0
+        async with asyncio.timeout(20):
+            while data := await reader.read(2**17):
+                read += data.count(b"HTTP/1.1 200")
+                await asyncio.sleep(0.01)
+        writer.close()
+    assert read == 61
+
+
 async def test_requests_that_wait_on_one_connection_are_bounded(tmp_path: Path) -> None:
     """Read no further than what is answered, and counted in what was read at once."""
     async with keyed(tmp_path) as running:

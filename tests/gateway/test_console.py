@@ -70,8 +70,14 @@ def test_models_that_are_not_preloaded_are_not_said_to_be_loading(tmp_path: Path
     console = terminal()
     config = tmp_path / "gateway.toml"
     config.write_text('[[models]]\nname = "lazy"\nkind = "text"\nsource = "/m"\npreload = false\n')
-    ScreenAnnouncer(load_settings(config, {}), console).listening("http://x")
-    assert "Loading each model at its first use" in shown(console)[1]
+    settings = load_settings(config, {})
+    screen = ScreenAnnouncer(settings, console)
+    screen.listening("http://x")
+    screen.settled(StandingFleet(settings, Registry()), "http://x")
+    text = "\n".join(shown(console))
+    assert "Loading each model at its first use" in text
+    assert "lazy   text  on demand      –        –" in text
+    assert '"model": "lazy"' in text  # which it loads
 
 
 def test_paths_are_whole_and_words_wrap() -> None:
@@ -92,7 +98,8 @@ def test_the_inventory_fits_too() -> None:
     model = ConfiguredModel("m" * 20, aliases, "embedding", "embedded:" + "m" * 20, "auto", "/p", 2**27)
     lost = ConfiguredModel("lost", [], "text", "/models/lost", "auto", None, None, "/models/lost does not exist")
     console = terminal()
-    print_inventory(Inventory([model, lost], [EmbeddedModel("e", "text", "package", True, False)]), console)
+    embedded = EmbeddedModel("e", "text", "package", ["package"], True, False)
+    print_inventory(Inventory([model, lost], [embedded]), console)
     lines = shown(console)
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())

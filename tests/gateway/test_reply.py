@@ -46,7 +46,7 @@ def reply(backend: ScriptedBackend, book: Book, timeout: float = 10.0, **job: An
 async def test_events_that_are_here_leave_in_one_write() -> None:
     connection, book = Connection(), Book()
     backend = ScriptedBackend(answer=lambda call: (call.text("Hello"), call.end())[0])
-    await reply(backend, book)({}, connection.receive, connection.send)
+    await reply(backend, book)({"state": {}}, connection.receive, connection.send)
     assert [message["type"] for message in connection.sent] == ["http.response.start", "http.response.body"]
     assert len(events(connection.bodies[0].decode())) == 2
     assert book.outcomes == ["stop"]
@@ -54,7 +54,9 @@ async def test_events_that_are_here_leave_in_one_write() -> None:
 
 async def test_what_came_before_a_failure_is_not_lost() -> None:
     connection, book = Connection(), Book()
-    task = asyncio.create_task(reply(backend := ScriptedBackend(), book)({}, connection.receive, connection.send))
+    task = asyncio.create_task(
+        reply(backend := ScriptedBackend(), book)({"state": {}}, connection.receive, connection.send)
+    )
     call = await backend.opened()
     call.text("a")
     await until(lambda: bool(connection.bodies))
@@ -73,7 +75,7 @@ async def test_the_files_of_a_request_end_with_it(tmp_path: Path) -> None:
     await file.write(b"0123")
     path = await file.finish()
     backend = ScriptedBackend(answer=lambda call: call.end())
-    await reply(backend, Book(), files=[file])({}, (connection := Connection()).receive, connection.send)
+    await reply(backend, Book(), files=[file])({"state": {}}, (connection := Connection()).receive, connection.send)
     assert not path.exists()
     assert spool.used == 0
     spool.close()
@@ -81,7 +83,9 @@ async def test_the_files_of_a_request_end_with_it(tmp_path: Path) -> None:
 
 async def test_a_server_that_gives_up_closes_its_requests() -> None:
     connection, book = Connection(), Book()
-    task = asyncio.create_task(reply(backend := ScriptedBackend(), book)({}, connection.receive, connection.send))
+    task = asyncio.create_task(
+        reply(backend := ScriptedBackend(), book)({"state": {}}, connection.receive, connection.send)
+    )
     call = await backend.opened()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -103,7 +107,7 @@ async def test_a_client_that_takes_nothing_any_more_is_given_up(monkeypatch: pyt
 
     backend = ScriptedBackend(answer=lambda call: call.text("x"))
     async with asyncio.timeout(5):
-        await reply(backend, book, timeout=0.05)({}, Connection().receive, send)
+        await reply(backend, book, timeout=0.05)({"state": {}}, Connection().receive, send)
     assert len(bodies) == 2
     assert b"deadline_exceeded" in bodies[1]
     assert book.outcomes == ["deadline_exceeded"]
@@ -126,13 +130,13 @@ async def test_a_client_that_leaves_with_the_last_bytes_has_its_answer() -> None
                 await asyncio.sleep(0)
 
     backend = ScriptedBackend(answer=lambda call: call.end())
-    await reply(backend, book)({}, receive, send)
+    await reply(backend, book)({"state": {}}, receive, send)
     assert book.outcomes == ["stop"]
 
 
 async def test_the_outcome_is_the_finish_reason() -> None:
     connection, book = Connection(), Book()
     backend = ScriptedBackend(answer=lambda call: call.say(ChoiceDone("id", 0, "length"), call.done()))
-    await reply(backend, book)({}, connection.receive, connection.send)
+    await reply(backend, book)({"state": {}}, connection.receive, connection.send)
     assert book.outcomes == ["length"]
     assert book.closed[0].cached_tokens == 1

@@ -25,7 +25,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Coun
 
 @pytest.fixture
 def it(server: Counter) -> Desk:
-    return server.desk(Embedding(slots=100, answer=answered), kind="embedding")
+    return server.desk(Embedding(slots=400, answer=answered), kind="embedding")
 
 
 async def rerank(it: Desk, documents: Any, **fields: Any) -> Any:
@@ -45,6 +45,8 @@ async def test_a_ranking(it: Desk) -> None:
 async def test_a_ranking_with_its_documents(it: Desk) -> None:
     body = (await rerank(it, ["aa", {"text": "b"}], return_documents=True, top_n=9)).json()
     assert [result["document"] for result in body["results"]] == [{"text": "b"}, {"text": "aa"}]
+    body = (await rerank(it, ["aa", {"text": "b"}], return_documents="string")).json()
+    assert [result["document"] for result in body["results"]] == ["b", "aa"]
 
 
 async def test_what_a_ranking_asks_for(it: Desk) -> None:
@@ -152,6 +154,7 @@ async def test_bad_texts_are_named(it: Desk, fields: dict[str, Any], param: str)
         ({"max_chunks_per_doc": 3}, "max_chunks_per_doc"),
         ({"top_n": 1, "top_k": 2}, "top_k"),
         ({"top_k": 0}, "top_k"),
+        ({"return_documents": "text"}, "return_documents"),
         ({"truncate": "none", "truncation": True}, "truncation"),
     ],
 )

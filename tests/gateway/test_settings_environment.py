@@ -67,8 +67,15 @@ def test_a_section_can_be_given_whole() -> None:
 
 
 def test_shorthands() -> None:
-    found = tree(GATEWAY_HOST="::1", GATEWAY_PORT="1", GATEWAY_LOG_LEVEL="debug", GATEWAY_METRICS_KEY="m")
-    assert found["server"] == {"host": "::1", "port": 1, "log_level": "debug", "metrics_sha256": digest("m")}
+    log = {"GATEWAY_LOG_LEVEL": "debug", "GATEWAY_LOG_FORMAT": "json"}
+    found = tree(GATEWAY_HOST="::1", GATEWAY_PORT="1", GATEWAY_METRICS_KEY="m", **log)
+    assert found["server"] == {
+        "host": "::1",
+        "port": 1,
+        "log_level": "debug",
+        "log_format": "json",
+        "metrics_sha256": digest("m"),
+    }
 
 
 def test_the_long_form_wins_over_the_shorthand() -> None:

@@ -2,7 +2,9 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,7 +13,7 @@ from openai import OpenAI
 
 from gateway.backends.worker import Supervision, WorkerBackend
 from gateway.routing import Route
-from gateway.settings import ModelSettings, ServerSettings, Settings, default_models
+from gateway.settings import ModelSettings, ServerSettings, Settings, default_models, load_settings
 from pipelines.messages import TextOptions
 from tests.integration.hearing import audio_settings
 from tests.live import Gateway, gateway_thread
@@ -118,4 +120,19 @@ def sample(text: str, name: str, **labels: str) -> float:
 def hearing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """The embedded audio model behind a key."""
     with gateway_thread(audio_settings(tmp_path_factory.mktemp("spool"))) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def embedding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """The embedded embedding model."""
+    with embedded("embedding", tmp_path_factory.mktemp("spool")) as running:
+        yield running
+
+
+@contextmanager
+def embedded(kind: str, spool: Path) -> Iterator[Gateway]:
+    """A gateway over the embedded models of a kind, as `make serve` has them."""
+    models = [model for model in load_settings(environ={}).models if model.kind == kind]
+    with gateway_thread(Settings(server=ServerSettings(port=0, spool_dir=str(spool)), models=models)) as running:
         yield running

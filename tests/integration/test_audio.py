@@ -3,7 +3,9 @@
 import io
 import json
 import random
+import signal
 import threading
+import wave
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,7 +20,7 @@ import pytest
 from openai import OpenAI
 
 from tests import speech
-from tests.integration.conftest import route, sample, wait_until
+from tests.integration.conftest import route, sample, wait_until, worker
 from tests.integration.hearing import MODEL
 from tests.integration.listening import KEY
 from tests.live import Gateway
@@ -196,6 +198,44 @@ def test_a_long_file_streams_as_its_windows_finish(client: OpenAI, http: httpx.C
     assert all(event["until"] <= event["duration"] for event in said if event["type"] == "transcript.text.delta")
 
 
+def test_a_crash_of_a_decoder_costs_the_request_that_it_decoded_for(
+    hearing: Gateway, http: httpx.Client, tmp_path: Path
+) -> None:
+    """Two uploads of one worker: a helper that holds one of them gets a SIGSEGV, after the other was answered."""
+    planes = speech.resampled(speech.samples(CLIP), 48_000).astype(np.float32) / 32768
+    brief = speech.encode(planes, tmp_path / "a.ogg", "libopus", rate=48_000)  # so that all threads take it
+    process = psutil.Process(worker(hearing, MODEL).pid)
+    held, *others = [each for each in process.children() if "pipelines.media.helper" in each.cmdline()]
+    for each in others:
+        each.kill()
+    held.suspend()
+    with ThreadPoolExecutor(2) as pool:
+        replies = [pool.submit(post, http, ("file", brief), ("model", MODEL)) for _ in range(2)]
+        try:
+            wait_until(lambda: any(each.done() for each in replies), 60)
+        finally:
+            held.send_signal(signal.SIGSEGV)
+            held.resume()
+    fine, doomed = sorted((each.result() for each in replies), key=lambda each: each.status_code)
+    assert fine.status_code == 200
+    assert fine.json()["text"].startswith("He was not")
+    assert doomed.status_code == 400
+    assert doomed.json()["error"]["param"] == "file"
+    assert "its decoder crashed" in doomed.json()["error"]["message"]
+    assert post(http, ("file", CLIP), ("model", MODEL)).status_code == 200
+    assert worker(hearing, MODEL).pid == process.pid
+
+
+def test_a_voice_on_one_of_eight_channels(http: httpx.Client, tmp_path: Path) -> None:
+    planes = np.zeros((len(speech.samples(CLIP)), 8), "<i2")
+    planes[:, 2] = speech.samples(CLIP)
+    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+        file.setparams((8, 2, speech.RATE, 0, "NONE", "NONE"))
+        file.writeframes(planes.tobytes())
+    text = post(http, ("file", tmp_path / "a.wav"), ("model", MODEL)).json()["text"]
+    assert text == post(http, ("file", CLIP), ("model", MODEL)).json()["text"]
+
+
 def test_translation_of_english_is_english(http: httpx.Client) -> None:
     answer = post(http, ("file", CLIP), ("model", "whisper-1"), url="/v1/audio/translations")
     assert speech.words(answer.json()["text"])[:3] == ["he", "was", "not"]
@@ -282,8 +322,11 @@ def test_the_command_line_transcribes_without_a_server(tmp_path: Path, capsys: p
     model = audio_model(audio_settings(tmp_path), "whisper-1")
     garbage = tmp_path / "garbage.mp3"
     garbage.write_bytes(b"no audio at all" * 100)
-    assert not run(model, Wishes("srt"), [CLIP, garbage], tmp_path, follow=False)
+    namesake = tmp_path / CLIP.name
+    namesake.write_bytes(CLIP.read_bytes())
+    assert not run(model, Wishes("srt"), [CLIP, namesake, garbage], tmp_path, follow=False)
     assert "garbage.mp3" in capsys.readouterr().err
+    assert (tmp_path / f"{CLIP.stem}-2.srt").read_text() == (tmp_path / f"{CLIP.stem}.srt").read_text()
     cues = pysubs2.load(str(tmp_path / f"{CLIP.stem}.srt"))
     assert speech.words(cues[0].plaintext)[:3] == ["he", "was", "not"]
 

@@ -17,9 +17,8 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from gateway.backends.worker import WorkerBackend
-from gateway.settings import ServerSettings, Settings, load_settings
 from tests.integration.conftest import sample, wait_until
-from tests.live import Gateway, gateway_thread
+from tests.live import Gateway
 
 pytestmark = [
     pytest.mark.requires_weights,
@@ -28,14 +27,6 @@ pytestmark = [
 
 MODEL = "all-minilm-l6-v2"
 LONG = "word " * 2000
-
-
-@pytest.fixture(scope="module")
-def embedding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    models = [model for model in load_settings(environ={}).models if model.kind == "embedding"]
-    server = ServerSettings(port=0, spool_dir=str(tmp_path_factory.mktemp("spool")))
-    with gateway_thread(Settings(server=server, models=models)) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +63,7 @@ def test_the_official_client_asks_for_base64_and_gets_every_dimension(openai: Op
     as_floats = openai.embeddings.create(model=MODEL, input=["a cat", "a dog"], encoding_format="float")
     assert [len(item.embedding) for item in by_default.data] == [384, 384]
     for one, other in zip(by_default.data, as_floats.data, strict=True):
-        np.testing.assert_allclose(one.embedding, other.embedding, atol=1e-9)
+        np.testing.assert_array_equal(np.float32(one.embedding), np.float32(other.embedding))
     assert by_default.usage.prompt_tokens == 2 * (2 + 2)
     cut = openai.embeddings.create(model="text-embedding-ada-002", input="a cat", dimensions=64).data[0].embedding
     whole = np.array(by_default.data[0].embedding[:64])
@@ -119,7 +110,7 @@ def test_an_over_long_text_is_refused_by_its_index(http: httpx.Client) -> None:
         assert answer.status_code == 400
         error = answer.json()["error"]
         assert (error["param"], error["code"]) == (param, "context_length_exceeded")
-        assert "2002 tokens" in error["message"]
+        assert "tokens, but the model takes 256" in error["message"]
 
 
 def test_mixed_lengths_give_numbers_and_each_text_its_own(http: httpx.Client) -> None:
@@ -156,6 +147,25 @@ def test_a_ranking_says_that_it_is_by_cosine(http: httpx.Client) -> None:
     assert answer["results"][0]["relevance_score"] == pytest.approx(float(question @ text), abs=1e-5)
     long = http.post("/v1/rerank", json={"model": MODEL, "query": "q", "documents": [LONG]})
     assert long.json()["usage"]["prompt_tokens"] == 256 + 3
+
+
+def test_equal_documents_stand_together_in_their_order(http: httpx.Client) -> None:
+    words = [f"The {animal} sleeps in the sun. " * (1 + index % 9) for index, animal in enumerate("abcdefghij" * 6)]
+    documents = [*words[:20], "cats and dogs", *words[20:40], "cats and dogs", *words[40:], "cats and dogs"]
+    for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+        results = http.post(path, json={"model": MODEL, "query": "pets", "documents": documents}).json()["results"]
+        assert [result["index"] for result in results[:3]] == [20, 41, 62]
+        assert len({result["relevance_score"] for result in results[:3]}) == 1
+        scores = [(-result["relevance_score"], result["index"]) for result in results]
+        assert scores == sorted(scores)
+
+
+def test_what_the_model_has_no_prompts_for_is_named(http: httpx.Client) -> None:
+    for field in ("input_type", "task"):
+        answer = embed(http, "a cat", **{field: "query"})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+    query = http.post("/v1/rerank", json={"model": MODEL, "query": LONG, "documents": ["a"]}).json()["error"]
+    assert (query["param"], "never cut" in query["message"]) == ("query", True)
 
 
 def test_a_short_text_is_answered_before_the_bulk_beside_it(embedding: Gateway, http: httpx.Client) -> None:

@@ -98,7 +98,10 @@ def test_every_parameter_reaches_the_model(http: httpx.Client) -> None:
         assert http.post(URL, json={"prompt": "a cat", "seed": 1} | field).json()["data"][0]["b64_json"] != plain
     same = {"user": "me", "safety_identifier": "x", "quality": "auto", "background": "opaque", "moderation": "low"}
     same |= {"size": "auto", "n": None, "stream": None, "output_compression": 100, "partial_images": 0}
-    assert http.post(URL, json={"prompt": "a cat", "seed": 1} | same).json()["data"][0]["b64_json"] == plain
+    of_dall_e = {"quality": "standard", "style": "vivid", "response_format": "b64_json", "n": 1}
+    of_gpt_image = {"background": "auto", "moderation": "auto", "quality": "auto", "output_format": "png"}
+    for defaults in (same, of_dall_e, of_gpt_image):  # what clients say without being told to
+        assert http.post(URL, json={"prompt": "a cat", "seed": 1} | defaults).json()["data"][0]["b64_json"] == plain
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,10 @@ def test_every_parameter_reaches_the_model(http: httpx.Client) -> None:
         ({"partial_images": 1}, "partial_images"),
         ({"progress": True}, "progress"),
         ({"quality": "hd"}, "quality"),
-        ({"style": "vivid"}, "style"),
+        ({"quality": "high"}, "quality"),
+        ({"quality": "medium"}, "quality"),
+        ({"quality": "low"}, "quality"),
+        ({"style": "natural"}, "style"),
         ({"background": "transparent"}, "background"),
         ({"moderation": "high"}, "moderation"),
         ({"strength": 0.5}, "strength"),

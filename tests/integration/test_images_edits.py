@@ -79,6 +79,8 @@ def test_every_field_of_a_form_reaches_the_model(http: httpx.Client) -> None:
         "user": "me",
         "partial_images": 0,
         "quality": "",
+        "background": "auto",
+        "input_fidelity": "low",
     }
     assert drawn(http, **empty).tobytes() == plain.tobytes()
     mask = png(mode="RGBA", colour=(0, 0, 0, 0))

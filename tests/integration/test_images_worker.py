@@ -28,8 +28,8 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     checkpoint = stable_diffusion(folder / "checkpoint")
     file.write_text(
         f'[server]\nport = 0\nspool_dir = "{folder}/spool"\n'
-        f'[[models]]\nname = "tiny"\nsource = "{checkpoint}"\nthreads = 1\n'
-        "[models.image]\ndefault_steps = 3\nmax_batch = 4\n"
+        f'[[models]]\nname = "tiny"\nsource = "{checkpoint}"\nthreads = 1\naliases = ["dall-e-3"]\n'
+        "[models.image]\ndefault_steps = 3\nmax_batch = 4\nmax_pixels = 16384\n"
     )
     with gateway_thread(load_settings(file, {})) as running:
         yield running
@@ -69,6 +69,16 @@ def test_a_seed_is_the_same_image_alone_and_among_others(http: httpx.Client) -> 
     assert np.abs(first - alone[0]).max() <= 1
     assert np.abs(second - drawn(http, seed=6)[0]).max() <= 1
     assert np.abs(first - second).max() > 1
+
+
+def test_by_a_name_of_openais_it_draws_the_nearest_size_and_says_which(http: httpx.Client) -> None:
+    wanted = {"prompt": "a cat", "size": "1792x1024"}
+    answer = http.post(URL, json={"model": "dall-e-3", **wanted}).json()
+    assert answer["size"] == "168x96"
+    assert opened(answer["data"][0]["b64_json"]).size == (168, 96)
+    refused = http.post(URL, json={"model": "tiny", **wanted})
+    assert refused.status_code == 400
+    assert "the nearest is 168x96" in refused.json()["error"]["message"]
 
 
 def test_a_stream_of_it(http: httpx.Client) -> None:

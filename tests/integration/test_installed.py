@@ -178,7 +178,6 @@ def commands(folder: Path) -> list[list[str]]:
     openvino = "import os, models.privacy as p; p.silence(os.environ); import models.openvino as o; o._runtime().Core()"
     return [
         [*gateway, "doctor"],
-        [*gateway, "models"],
         [*gateway, "models", "prepare", "--config", str(folder / "gateway.toml")],
         [*gateway, "transcribe", str(SPEECH)],
         [sys.executable, "-c", openvino],

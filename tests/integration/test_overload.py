@@ -197,3 +197,20 @@ def test_counts_follow_their_definitions(fakes: Gateway, http_fakes: httpx.Clien
         "gateway_e2e_seconds_count": 7,
     }
     assert sample(text, "gateway_ttft_seconds_bucket", model="one", le="0.01") < 9 + before[names[0]]
+
+
+async def test_short_chats_are_answered_beside_one_request_of_many_choices(real: Gateway, model: str) -> None:
+    admission = route(real, model).admission
+    large = chat(model, "Tell me a story.", n=64, max_tokens=200, stream=True)
+    headers = {"x-gateway-priority": "batch"}
+    async with (
+        httpx.AsyncClient(base_url=real.url, timeout=60) as client,
+        client.stream("POST", CHAT, json=large, headers=headers) as story,
+    ):
+        await anext(story.aiter_lines())  # it is under way
+        assert 1 <= admission.used <= admission.total // 4
+        short = [chat(model, f"Say {number}.", max_tokens=4) for number in range(12)]
+        answers = await asyncio.gather(*(client.post(CHAT, json=body) for body in short))
+        assert [answer.status_code for answer in answers] == [200] * 12
+        assert admission.used >= 1  # the story goes on
+    wait_until(lambda: (admission.used, admission.waiting) == (0, 0))

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import logging
 import random
 from typing import Any
 
@@ -12,6 +13,7 @@ from openai import AsyncOpenAI
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from pipelines.logs import fields
 from tests import speech
 from tests.integration.conftest import route
 from tests.integration.hearing import HEADER_TIMEOUT_S, MODEL, STREAMS
@@ -301,3 +303,21 @@ async def test_thirty_clients_that_leave_at_any_moment_leave_nothing(hearing: Ga
     async with talking(hearing.url, session()) as talk:
         await talk.say(with_tail(CLIP))
         assert speech.words((await talk.until(COMPLETED)).transcript)[:3] == ["he", "was", "not"]
+
+
+async def test_a_session_has_a_line_in_the_log(hearing: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+    def lines() -> list[tuple[str, dict[str, Any]]]:
+        records = [record for record in caplog.records if record.name == "gateway.request"]
+        return [(record.getMessage(), dict(fields(record))) for record in records]
+
+    with caplog.at_level(logging.INFO):
+        async with streaming(hearing.url, model="whisper-1", rate=str(RATE), prompt="xyzzy") as connection:
+            await stream(connection, CLIP)
+        await refused(hearing.url, "/v1/audio/stream?prompt=xyzzy&rate=abc")
+        await until(lambda: len(lines()) == 2)
+    (asked, session), (_, refusal) = lines()
+    assert asked == "WS /v1/audio/stream"
+    assert (session["status"], session["key"], session["model"]) == (101, "tests", MODEL)
+    assert session["seconds"] == pytest.approx(len(CLIP) / RATE, abs=0.01)
+    assert (refusal["status"], refusal["key"], refusal.get("model")) == (400, "tests", None)
+    assert not any(record.name.startswith("gateway") and "xyzzy" in record.getMessage() for record in caplog.records)

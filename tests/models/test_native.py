@@ -1,7 +1,9 @@
 """The native linears compute what their codes say, and a row's result depends on neither rows nor threads."""
 
 import _ctypes
+import os
 import platform
+import resource
 import shutil
 from pathlib import Path
 
@@ -141,3 +143,24 @@ def test_rows_of_zeros_and_huge_values(form: Form) -> None:
     found = made.decode(x)
     assert torch.equal(found[0], torch.zeros(ROWS))
     assert torch.isfinite(found[1]).all()
+
+
+@needs_library
+def test_a_thread_that_waits_for_one_that_was_put_aside_sleeps() -> None:
+    """Four threads of one core: where one has a task and not the core, the others can't but wait."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        made = NativeLinear(engine(4), Int8Weight.quantise(torch.randn(1024, 1024)), None, None)
+        x = torch.randn(64, 1024)
+
+        def slept() -> int:
+            """Times that this thread went to sleep."""
+            before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+            for _ in range(50):
+                made.decode(x)
+            return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
+
+        assert any(slept() for _ in range(20))
+    finally:
+        os.sched_setaffinity(0, cores)

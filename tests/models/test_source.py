@@ -21,6 +21,26 @@ def test_local_paths_are_taken_as_they_are(tmp_path: Path) -> None:
         resolve(str(tmp_path / "nothing"))
 
 
+def test_a_folder_with_one_gguf_file_is_that_file(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "only.gguf", "llama")
+    (tmp_path / "config.json").write_text("{}")  # as some repositories have it beside
+    (tmp_path / "README.md").touch()
+    assert resolve(str(tmp_path)) == file
+    assert detect_kind(resolve(str(tmp_path))) == "text"
+    (tmp_path / "other.gguf").touch()
+    with pytest.raises(SourceError, match=r"2 GGUF files: name one of them \(only\.gguf, other\.gguf\)"):
+        resolve(str(tmp_path))
+    (tmp_path / "model.safetensors").touch()
+    assert resolve(str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "null", '{"architectures": "Llama"}', '{"architectures": [1]}'])
+def test_a_description_that_is_none_is_refused_by_its_name(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(SourceError, match=r"config\.json"):
+        detect_kind(tmp_path)
+
+
 def test_embedded_models_are_found_without_importing_their_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from models.source import resolve
 from models.whisper import load_whisper
-from pipelines.audio.decode import decode_file
 from pipelines.audio.messages import AudioOptions, Passage, TranscriptionRequest
 from pipelines.audio.pipeline import AudioPipeline
+from pipelines.media.audio import decode_audio
+from pipelines.media.messages import AudioJob
 from pipelines.messages import Event
 from tests import speech
 from tests.pipelines.audio.driving import Driver, text
@@ -52,7 +53,8 @@ def test_each_file_of_a_batch_is_heard_in_its_own_language(run: Driver) -> None:
 
 
 def test_a_long_silence_before_does_not_change_the_language(run: Driver, tmp_path: Path) -> None:
-    late = np.concatenate([speech.silence(20), decode_file(str(PORTUGUESE), 60)])
+    spoken = decode_audio(AudioJob(path=str(PORTUGUESE), rate=speech.RATE, max_seconds=60))
+    late = np.concatenate([speech.silence(20), *spoken])
     (events,) = run.transcribe(TranscriptionRequest(path=str(speech.wav(late, tmp_path / "late.wav"))))
     assert languages(events) == {"pt"}
     assert errors(SAID[PORTUGUESE], text(events)) <= 0.15

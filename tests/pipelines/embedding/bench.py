@@ -34,7 +34,7 @@ class SmallEmbedder:
         self.multiple = multiple
         self.gates: dict[int, threading.Event] = {}  # an id -> what a run that has it waits for
         self.batches: list[int] = []
-        self.drift = 0.0  # how far a result depends on how many rows it is among
+        self.drift = 0.0  # how far a result depends on its row
         self.poison: int | None = None  # an id that makes a run fail
         self.infinite: int | None = None  # an id whose vector is not finite
 
@@ -48,7 +48,7 @@ class SmallEmbedder:
                 assert gate.wait(10)
         if self.poison is not None and (ids == self.poison).any():
             raise MemoryError("the batch was too large")
-        total = (ids * mask).sum(1).astype(np.float32) * (1 + self.drift * len(ids))
+        total = (ids * mask).sum(1).astype(np.float32) * (1 + self.drift * np.arange(len(ids)))
         if self.config.family == "cross_encoder":
             return (total / mask.sum(1) / 1000)[:, None].astype(np.float32)
         vectors = np.stack([np.cos(total * power) for power in (1, 0.1, 0.01, 0.001)], axis=1)

@@ -39,10 +39,10 @@ def test_documents_are_ranked_by_their_cosine(bench: Bench) -> None:
 
 @pytest.mark.parametrize("family", ["text", "cross_encoder"])
 def test_equal_documents_have_equal_scores_wherever_they_stand(tmp_path: Path, family: Any) -> None:
-    """To the last bit, though a vector's may depend on its neighbours; and they count as often as they are there."""
+    """To the last bit, though a result may depend on its row; and they count as often as they are there."""
     config = replace(CONFIG, family=family, dimensions=1 if family == "cross_encoder" else 4)
     bench = Bench(tmp_path, config, tokens=20)
-    bench.embedder.drift = 1e-6
+    bench.embedder.drift = 1e-4
     documents = ["w6 w7", *(words(count) for count in range(1, 12)), "w6 w7", words(9), words(70), "w6 w7", words(80)]
     bench.open("r", RerankRequest(query="w6 w7", documents=documents))
     events = bench.run()
@@ -60,12 +60,12 @@ def test_equal_documents_have_equal_scores_wherever_they_stand(tmp_path: Path, f
 def test_a_cosine_does_not_depend_on_its_row() -> None:
     """As a matrix product's does, by the last bit."""
     generator = np.random.default_rng(3)
-    vectors = generator.standard_normal((40, 384)).astype(np.float32)
+    vectors = generator.standard_normal((43, 384)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     wanted = cosines(vectors, 0)
     assert wanted[0] == 1.0
     for _ in range(20):
-        order = generator.permutation(40)
+        order = generator.permutation(43)
         np.testing.assert_array_equal(cosines(vectors[order], int(np.flatnonzero(order == 0)[0])), wanted[order])
 
 

@@ -1,8 +1,11 @@
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from models.borders import Borders
 from models.embedder_config import EmbedderConfig
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest
@@ -145,6 +148,46 @@ def test_a_caller_may_have_texts_cut_shorter(tokenizer: Tokenizer, truncate: Tru
     (tokens,) = tokenizer.texts([words(*range(9))], truncate, ["input[0]"], limit=Limit(4))
     assert tokens.ids.tolist() == [CLS, *(FIRST + number for number in kept), SEP]
     assert tokenizer.ids(range(10, 20), truncate, "input", limit=Limit(4)).count == 4
+
+
+LONG = " ".join(f"w{number % 200}" for number in range(5_000))
+
+
+@pytest.mark.parametrize("truncate", ["start", "end"])
+def test_a_long_text_is_cut_as_if_all_of_it_had_been_read(
+    tokenizer: Tokenizer, truncate: Truncate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gaps = "w1" + " \t" * 2_000 + LONG + ", " * 2_000 + "w7"  # little of its first part, or of its last one, is tokens
+
+    def read() -> list[list[int]]:
+        texts = [LONG, words(3), gaps, "-" * 10_000]
+        found = tokenizer.texts(texts, truncate, [""] * 4) + tokenizer.texts(texts, truncate, [""] * 4, prompt="w9 ")
+        found += tokenizer.pairs(words(1, 2), texts, truncate, [""] * 4)
+        found += tokenizer.documents(texts, truncate, [""] * 4, 3)
+        return [each.ids.tolist() for each in found]
+
+    parts = read()
+    monkeypatch.setattr(Borders, "known", False)
+    assert read() == parts
+
+
+def test_a_long_text_is_not_read_to_its_end(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    parts = Borders.parts
+
+    def counted(self: Borders, *arguments: Any) -> Iterator[str]:
+        for part in parts(self, *arguments):
+            asked.append(len(part))
+            yield part
+
+    monkeypatch.setattr(Borders, "parts", counted)
+    with pytest.raises(InvalidRequest, match="more than 8 tokens, but the model takes 8"):
+        tokenizer.texts([LONG], "none", ["input[0]"])
+    with pytest.raises(InvalidRequest, match="'query' has more than"):
+        tokenizer.pairs(LONG, [words(1)], "end", ["documents[0]"])
+    tokenizer.texts([LONG], "end", ["input[0]"])
+    tokenizer.pairs(words(1), [LONG] * 3, "end", [""] * 3)
+    assert sum(asked) < 1_000
 
 
 def test_threads_do_not_share_a_tokenizer(tokenizer: Tokenizer) -> None:

@@ -30,7 +30,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("scheduler", ["ddim", "euler_a", "dpmpp_2m", "unipc", "lcm"])
+@pytest.mark.parametrize("scheduler", ["ddim", "euler", "euler_a", "dpmpp_2m", "dpmpp_2m_karras", "unipc", "lcm"])
 def test_an_image_is_the_same_alone_and_among_seven_others(easel: Easel, scheduler: str) -> None:
     mine = red_cat(scheduler=scheduler)
     (alone,) = easel.draw(mine)

@@ -64,6 +64,11 @@ def test_shapes_share_the_work_by_latents() -> None:
     assert run(queue(job("a"), job("B", edge=16)), 10) == ["a", "B", "a", "a", "a", "a", "B", "a", "a", "a"]
 
 
+def test_requests_share_the_work_however_many_images_they_have() -> None:
+    taken = "".join(run(queue(*[job("n") for _ in range(6)], job("a")), 60, max_rows=2))
+    assert 28 <= taken.count("a") <= 32
+
+
 def test_newcomers_do_not_overtake_for_ever() -> None:
     turns = queue(job("B", edge=16), job("a"))
     served = 0

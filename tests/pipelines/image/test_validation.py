@@ -119,6 +119,14 @@ def test_a_size_off_the_grid_is_answered_with_the_nearest_legal_one(
     assert easel.pipeline.prepare(TICKET, ImageRequest(prompt="a cat", width=width, height=height))
 
 
+def test_the_nearest_size_is_drawn_where_that_is_asked_for(easel: Easel) -> None:
+    request = ImageRequest(prompt="a cat", width=1792, height=1024, nearest=True)
+    (job,) = easel.pipeline.prepare(TICKET, request)
+    assert str(job.order.size) == "168x96"
+    request = ImageRequest(prompt="a cat", width=72, height=64, nearest=True)
+    assert str(easel.pipeline.prepare(TICKET, request)[0].order.size) == "72x64"
+
+
 def test_no_edge_is_longer_than_a_file_can_hold(easel: Easel) -> None:
     assert str(easel.family.nearest(Size(100_000, 8), 2**30)) == "8192x8"
 
@@ -147,10 +155,6 @@ def test_models_without_a_use_for_something_say_so(flux: Easel, image: str, tmp_
     assert refusal(flux, width=68, height=64).param == "size"  # a patch is two latents wide
     schnell = Easel(checkpoints.flux(tmp_path, guidance=False))
     assert refusal(schnell, width=64, height=64, guidance_scale=3.5).param == "guidance_scale"
-
-
-def test_xl_draws_from_a_prompt_alone(sdxl_folder: Path, image: str) -> None:
-    assert refusal(Easel(sdxl_folder), image=image).param == "image"
 
 
 def test_another_kind_of_request_is_refused(easel: Easel) -> None:
@@ -244,13 +248,15 @@ def test_broken_files_are_refused_by_name(easel: Easel, image: str, tmp_path: Pa
     assert str(tmp_path) not in error.message
 
 
-def test_pixels_are_counted_before_they_are_decoded(easel: Easel, image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pixels_are_counted_before_they_are_decoded(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def decoded(*_: Any) -> Any:
         raise AssertionError("it was decoded")
 
     monkeypatch.setattr(pictures, "MAX_PIXELS", 63 * 64)
     monkeypatch.setattr(Image.Image, "load", decoded)
-    assert refusal(easel, image=image).param == "image"
+    with pytest.raises(InvalidRequest, match="more than the 4032 that are accepted") as refused:
+        uploads.load_picture(pictures.decode_picture, image, Size(64, 64), (16, 16))
+    assert refused.value.param == "image"
 
 
 def test_a_file_that_is_gone_is_no_failure_of_the_server(easel: Easel, tmp_path: Path) -> None:
@@ -291,17 +297,58 @@ def test_a_picture_is_upright_in_rgb_and_white_behind(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # orientation: turn by 90° clockwise
     path = saved(tmp_path, "turned.png", wide, exif=exif)
-    upload = uploads.load_picture(pictures.decode_picture, path, Size(16, 32))
-    assert upload.size == Size(20, 40)
-    assert upload.alpha is None
-    pixels = upload.pixels
+    source = uploads.load_picture(pictures.decode_picture, path, Size(16, 32), (2, 4))
+    assert source.upload == Size(20, 40)
+    assert source.mask is None
+    pixels = source.pixels
     assert pixels[0, 0, :12].gt(0.9).all()  # red is above now
     assert pixels[0, 0, 20:].lt(-0.9).all()
     clear = saved(tmp_path, "clear.png", Image.new("RGBA", (8, 8), (0, 0, 0, 0)))
-    cleared = uploads.load_picture(pictures.decode_picture, clear, Size(8, 8))
+    cleared = uploads.load_picture(pictures.decode_picture, clear, Size(8, 8), (2, 2))
     assert cleared.pixels.eq(1).all()
-    assert cleared.alpha is not None
-    assert cleared.alpha.eq(0).all()
+    assert cleared.mask is not None
+    assert cleared.mask.eq(1).all()
+
+
+def left_half_clear(colour: tuple[int, int, int], clear: int = 0) -> Image.Image:
+    picture = Image.new("RGBA", (64, 64), (*colour, 255))
+    picture.paste((*colour, clear), (0, 0, 32, 64))
+    return picture
+
+
+def test_what_is_transparent_in_a_picture_is_drawn_anew_where_there_is_no_mask(easel: Easel, tmp_path: Path) -> None:
+    halved = left_half_clear((20, 60, 220))
+    flat = Image.new("RGBA", halved.size, "white")
+    flat.alpha_composite(halved)
+    clear = saved(tmp_path, "clear.png", halved)
+    opaque = saved(tmp_path, "opaque.png", flat.convert("RGB"))
+    masked = saved(tmp_path, "masked.png", flat)
+    left = saved(tmp_path, "left.png", left_half_clear((0, 0, 0)))
+    right = saved(tmp_path, "right.png", left_half_clear((0, 0, 0)).transpose(Image.Transpose.FLIP_LEFT_RIGHT))
+
+    def edited(image: str, mask: str | None = None) -> np.ndarray:
+        request = ImageRequest(prompt="a cat", image=image, mask=mask, steps=4, guidance_scale=3.0, seed=1)
+        return easel.draw(request)[0]
+
+    wanted = edited(opaque, left)
+    np.testing.assert_array_equal(edited(clear), wanted)
+    np.testing.assert_array_equal(edited(clear, right), edited(opaque, right))  # a mask that is given is the one
+    np.testing.assert_array_equal(edited(masked), edited(opaque))  # one that is opaque keeps nothing
+    assert worst(edited(opaque), wanted) > 5
+
+
+@pytest.mark.parametrize(("clear", "anew"), [(0, True), (127, True), (128, False), (255, False)])
+def test_a_pixel_is_drawn_anew_where_it_is_less_than_half_opaque(
+    easel: Easel, tmp_path: Path, clear: int, anew: bool
+) -> None:
+    path = saved(tmp_path, "clear.png", left_half_clear((20, 60, 220), clear))
+    (job,) = easel.pipeline.prepare(TICKET, ImageRequest(prompt="a cat", image=path))
+    source = job.order.source
+    assert source is not None
+    assert (source.mask is not None) == anew
+    if source.mask is not None:
+        assert source.mask[..., :8].eq(1).all()
+        assert source.mask[..., 8:].eq(0).all()
 
 
 def prepared_pair(easel: Easel, request: Callable[..., ImageRequest]) -> tuple[np.ndarray, np.ndarray]:

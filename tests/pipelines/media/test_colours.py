@@ -92,7 +92,7 @@ def test_every_mode_is_right(mode: str) -> None:
 def read(image: Image.Image, format: str = "PNG", **options: Any) -> tuple[Any, Any]:
     file = io.BytesIO()
     image.save(file, format, **options)
-    picture = decode_picture(PictureJob(source=file.getvalue(), param="image"))
+    picture = decode_picture(PictureJob(data=file.getvalue(), param="image"))
     return picture.rgb, picture.alpha
 
 

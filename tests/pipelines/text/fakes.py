@@ -111,6 +111,9 @@ class ByteTokenizer:
             text = text[1 if name is None else len(name) :]
         return ids
 
+    def exceeds(self, text: str, limit: int, *, literals: Mapping[str, str] = MappingProxyType({})) -> bool:
+        return len(text) > 100 * limit
+
     def decode(self, ids: list[int]) -> str:
         return bytes(id for id in ids if id < 256).decode(errors="replace")
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
@@ -12,7 +14,7 @@ from models.errors import SourceError
 from models.gguf import GGUFFile
 from models.source import resolve
 from models.tokenizer import Tokenizer, from_gguf, load_tokenizer
-from models.tokenizer_gguf import build_tokenizer
+from models.tokenizer_gguf import build_tokenizer, describe_tokenizer
 from pipelines.base import InvalidRequest
 from pipelines.messages import FunctionCall, Message, TextPart, ToolCall
 from pipelines.text.chat_template import ChatTemplate
@@ -223,7 +225,7 @@ def test_the_names_of_sentencepieces_controls_and_bytes_are_no_merges(tmp_path: 
     ids = tokenizer.encode("\ud800<0xA0>", add_special=False, literals={"\ud800": "</s>"})
     assert all(id >= 259 for id in ids)
     assert tokenizer.decode(ids) == "</s><0xA0>"
-    assert build_tokenizer(metadata).encode("</s>", add_special_tokens=False).ids == [2]
+    assert build_tokenizer(describe_tokenizer(metadata)).encode("</s>", add_special_tokens=False).ids == [2]
 
 
 def test_halves_of_surrogate_pairs_in_arguments_stay_text() -> None:
@@ -248,3 +250,26 @@ def test_the_longest_is_meant_where_one_begins_like_another() -> None:
     template = ChatTemplate("{{ messages[0].content }}", {}, {"<", "<|a|>", "<|a|>b"})
     rendered = template.render([Message("user", [TextPart("<|a|>b<|a|><")])])
     assert [rendered.literals[character] for character in rendered.text] == ["<|a|>b", "<|a|>", "<"]
+
+
+@given(st.sets(st.text("ab|", min_size=1, max_size=6), min_size=1, max_size=30), st.text("ab|", max_size=30))
+def test_what_is_found_is_what_a_tokenizer_finds(controls: set[str], text: str) -> None:
+    """At each place the longest, and then on behind it."""
+    template = ChatTemplate("{{ messages[0].content }}", {}, controls)
+    rendered = template.render([Message("user", [TextPart(text)])])
+    expected, at = [], 0
+    while at < len(text):
+        here = max((c for c in controls if text.startswith(c, at)), key=len, default=None)
+        expected.append(here or text[at])
+        at += len(here or text[at])
+    assert [rendered.literals.get(character, character) for character in rendered.text] == expected
+    plain = [rendered.literals.get(character) for character in rendered.text]
+    assert [each for each in plain if each] == [each for each in expected if each in controls]
+
+
+def test_spellings_that_differ_at_more_places_than_a_search_forks_can_be_told_apart() -> None:
+    controls = {"a" * length for length in range(2, 200)}
+    rendered = ChatTemplate("{{ messages[0].content }}", {}, controls).render(
+        [Message("user", [TextPart("a" * 199 + "b" + "a")])]
+    )
+    assert [rendered.literals.get(character, character) for character in rendered.text] == ["a" * 199, "b", "a"]

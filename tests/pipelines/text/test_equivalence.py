@@ -98,6 +98,31 @@ def test_chunks_end_on_tiles_or_with_the_prompt_and_keep_to_the_budget():
             assert batch.kind == "decode" or end % TILE == 0 or end in lengths
 
 
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.2, "seed": 11}])
+def test_put_back_for_others_and_put_off_is_not(settings):
+    """Batch sequences and further choices, while interactive requests come in every few steps."""
+    pipeline = create_pipeline(max_num_seqs=8, kv_cache_tokens=256 * BLOCK)
+    large = {"batch": ("batch", PROMPTS[3]), "wide": ("interactive", PROMPTS[5])}
+    for id, (priority, prompt) in large.items():
+        submit(pipeline, id, request(prompt, n=10, logprobs=1, max_tokens=40, **settings), priority)
+    events = {id: [] for id in (*large, *map(str, range(len(PROMPTS))))}
+    for number, prompt in enumerate(PROMPTS):
+        submit(pipeline, str(number), request(prompt, logprobs=1, max_tokens=20, **settings))
+        for _ in range(3):
+            for event in pipeline.step().events:
+                events[event.id].append(event)
+    for id, rest in run(pipeline).items():
+        events[id] += rest
+    assert pipeline.stats().counters["preemptions"] > 5
+    for number, prompt in enumerate(PROMPTS):
+        assert only(events[str(number)]).logprobs == only(alone(prompt, logprobs=1, max_tokens=20, **settings)).logprobs
+    for id, (_, prompt) in large.items():
+        plain = choices(generate(create_pipeline(), request(prompt, n=10, logprobs=1, max_tokens=40, **settings)))
+        assert {index: choice.logprobs for index, choice in choices(events[id]).items()} == {
+            index: choice.logprobs for index, choice in plain.items()
+        }
+
+
 @pytest.mark.parametrize(
     "settings", [{}, {"temperature": 1.2, "seed": 11}, {"frequency_penalty": 0.5, "temperature": 0.7, "seed": 1}]
 )

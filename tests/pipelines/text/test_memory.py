@@ -81,8 +81,10 @@ def test_what_a_gpu_can_not_hold_is_refused(options, named):
 def test_a_dense_copy_takes_at_most_half_of_the_memory(tmp_path):
     (tmp_path / "weights").write_bytes(bytes(1000))
     for path in (tmp_path, tmp_path / "weights"):
-        assert dense_prefill_fits(path, 8000)
-        assert not dense_prefill_fits(path, 7998)
+        assert dense_prefill_fits(path, 8000, True)
+        assert not dense_prefill_fits(path, 7998, True)
+        assert dense_prefill_fits(path, 16000, False)
+        assert not dense_prefill_fits(path, 15998, False)
 
 
 def test_memory_of_the_host():
