@@ -14,6 +14,7 @@ from pipelines.messages import Event
 TAIL = 2 * FRAMES_PER_SECOND  # silent frames after the audio: with fewer the model does not see that it ends
 FLOOR = 15 * FRAMES_PER_SECOND  # shorter windows loop: the model was trained on 30 s
 BUCKET = 3 * FRAMES_PER_SECOND  # lengths are rounded up to this, so that windows can share a batch
+NEARLY_ALL = 24 * FRAMES_PER_SECOND  # longer ones see all 30 s: the windows of a long file are of one length then
 WITH_LIVE = 2  # windows of files in a step while someone speaks live: what they then wait for at most
 
 
@@ -112,7 +113,7 @@ class Window:
         if self.full:
             return MAX_FRAMES
         spoken = -(-len(self.audio) * FRAMES_PER_SECOND // SAMPLE_RATE) + TAIL
-        return min(MAX_FRAMES, max(FLOOR, -(-spoken // BUCKET) * BUCKET))
+        return MAX_FRAMES if spoken > NEARLY_ALL else max(FLOOR, -(-spoken // BUCKET) * BUCKET)
 
     @property
     def shape(self) -> tuple[Stage, int, int, float, bool]:

@@ -17,7 +17,7 @@ import pytest
 
 from tests import recordings, speech
 from tests.integration.hearing import MODEL, audio_settings
-from tests.integration.listening import COMPLETED, KEY, server_vad, session, stream, streaming, talking
+from tests.integration.listening import COMPLETED, KEY, Talk, server_vad, session, stream, streaming, talking
 from tests.live import Gateway
 from tests.recordings import Recording, Score
 
@@ -91,10 +91,14 @@ async def test_a_minute_without_a_long_pause_through_both_websockets(hearing: Ga
         wishes = session(transcription={"model": MODEL, "language": "en"}, turn_detection=server_vad(500))
         async with talking(hearing.url, wishes) as talk:
             await talk.say(audio)
-            await talk.connection.input_audio_buffer.commit()
-            await talk.until(COMPLETED)
-            await talk.rest(0.5)
+            async with asyncio.timeout(120):
+                while not heard_all(talk):
+                    await talk.rest(0.2)
             return talk.transcript
+
+    def heard_all(talk: Talk) -> bool:
+        stops = [event.audio_end_ms for event in talk.of("input_audio_buffer.speech_stopped")]
+        return bool(stops) and stops[-1] > 1000 * TURN.seconds and len(talk.of(COMPLETED)) == len(stops)
 
     async def plain() -> str:
         async with streaming(hearing.url, model=MODEL, rate="16000", silence_duration_ms="500") as connection:
