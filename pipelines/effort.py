@@ -17,8 +17,12 @@ from pipelines.messages import (
 )
 
 
+# Bytes of a media file that are decoded in the time in which one of a text is tokenised: 4 of Opus, 140 of WAV.
+MEDIA_BYTES = 8
+
+
 def effort(request: Request) -> int:
-    """About the bytes that are to be read: of texts, and of what is decoded."""
+    """About the bytes of text that are tokenised in the time that a request takes to prepare."""
     match request:
         case TextRequest(prompts=prompts, n=n):
             return n * sum(_of_prompt(prompt) for prompt in prompts)
@@ -28,7 +32,7 @@ def effort(request: Request) -> int:
             return len(query) + sum(map(len, documents))
         case TranscriptionRequest(path=path):
             with suppress(OSError):
-                return os.stat(path).st_size
+                return os.stat(path).st_size // MEDIA_BYTES
     return 0
 
 
@@ -41,4 +45,4 @@ def _of_prompt(prompt: ChatPrompt | StringPrompt | TokenPrompt | ImageBytes) -> 
         case TokenPrompt(ids=ids):
             return len(ids)
         case ImageBytes(data=data):
-            return len(data)
+            return len(data) // MEDIA_BYTES

@@ -69,5 +69,5 @@ def test_what_there_is_to_read_is_all_that_a_request_has() -> None:
     chat = ChatPrompt([Message("user", [TextPart("four"), TextPart("fives")]), Message("user", [TextPart("six")])])
     assert effort(TextRequest(prompts=[chat], n=2)) == 24
     assert effort(TextRequest(prompts=[StringPrompt("abc"), TokenPrompt([1, 2])])) == 5
-    assert effort(EmbeddingRequest(inputs=[StringPrompt("abc"), ImageBytes(b"12345")])) == 8
+    assert effort(EmbeddingRequest(inputs=[StringPrompt("abc"), ImageBytes(bytes(40))])) == 8
     assert effort(RerankRequest(query="q", documents=["ab", "c"])) == 4
