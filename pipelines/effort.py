@@ -16,7 +16,6 @@ from pipelines.messages import (
     TokenPrompt,
 )
 
-
 # Bytes of a media file that are decoded in the time in which one of a text is tokenised: 4 of Opus, 140 of WAV.
 MEDIA_BYTES = 8
 
