@@ -124,13 +124,18 @@ def test_logits_are_those_of_the_reference(
     folder, _ = save_checkpoint(name, **SHAPE, **overrides)
     decoder = load_decoder(folder, device="cpu", quantization=quantization).decoder
     assert "native" in decoder.details()["attention"]
-    ids = [1 + i * 7 % 300 for i in range(75)]  # more rows than a call takes
-    found = decode(decoder, decoder.new_cache(8), ids, context=0)
-    expected = reference(folder, quantization, ids)
+
+    def error(ids: list[int]) -> Tensor:
+        """[rows]"""
+        expected = reference(folder, quantization, ids)
+        return (decode(decoder, decoder.new_cache(8), ids, context=0) - expected).abs().mean(1) / expected.std()
+
     # Exact, until an input falls to the other side of a rounding border: from there on a random model differs more.
-    error = (found - expected).abs().mean(1) / expected.std()
-    assert error[:3].max() <= 1e-5
-    assert error.max() <= 0.1
+    # Where that is depends on the prompt: at each position most are exact.
+    short = torch.stack([error([1 + (i * 7 + start) % 300 for i in range(4)]) for start in range(0, 300, 43)])
+    assert short.median(0).values.max() <= 1e-5
+    assert short.max() <= 0.1
+    assert error([1 + i * 7 % 300 for i in range(75)]).max() <= 0.1  # more rows than a call takes
 
 
 def test_what_the_library_has_no_code_for_decodes_on_torch_s_path(
