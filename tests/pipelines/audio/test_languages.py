@@ -70,6 +70,5 @@ def test_translation_is_english(run: Driver) -> None:
         *(TranscriptionRequest(path=str(clip), task="translate") for clip in (FRENCH, PORTUGUESE))
     )
     assert languages(french) == {"fr"}  # what was spoken
-    assert "whisk" in text(french)
-    assert {"this", "old", "the"} <= set(speech.words(text(french)))
+    assert {"bring", "this", "judge"} <= set(speech.words(text(french)))
     assert "the" in speech.words(text(portuguese))
