@@ -50,7 +50,7 @@ class Aliases:
         found = {backend.token_to_id(spelled[token.content]): id for id, token in special.items()}
         return cls(spelled, {alias: id for alias, id in found.items() if alias is not None})
 
-    def __contains__(self, token: str) -> bool:
+    def __contains__(self, token: object) -> bool:
         return token in self._known
 
     def encode(

@@ -101,26 +101,23 @@ class Fields:
         return value
 
     def items(self, key: str, kind: type | UnionType, what: str) -> Sequence[Any] | None:
-        """A list, all of whose items are of `kind`."""
+        """A list, all of whose items are of `kind`; of a GGUF file's array, which has one type, the first is looked
+        at."""
         value = self.get(key)
         if value is None:
             return None
         if not isinstance(value, Sequence) or isinstance(value, str | bytes):
             raise self.refused(key, f"a list of {what}")
-        # A GGUF file's arrays are of one type, and long.
         if not all(isinstance(each, kind) for each in (value if isinstance(value, list) else value[:1])):
             raise self.refused(key, f"a list of {what}")
         return value
 
-    def tokens(self, key: str, vocab_size: int) -> Sequence[int]:
-        """Ids of tokens: one, a list, or none."""
-        if isinstance(self.get(key), list):
-            found = self.items(key, int, "ids of tokens") or ()
-        else:
-            one = self.maybe_integer(key, least=0, most=vocab_size - 1)
-            found = () if one is None else (one,)
-        if not all(0 <= id < vocab_size for id in found):
-            raise self.refused(key, f"ids of tokens: the vocabulary has {vocab_size}")
+    def tokens(self, key: str) -> Sequence[int]:
+        """Ids of tokens: one, a list, or none. Whether a vocabulary has them is not looked at."""
+        value = self.get(key)
+        found = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(id, int) and not isinstance(id, bool) for id in found):
+            raise self.refused(key, "an id of a token, or a list of them")
         return found
 
     def refused(self, key: str, wanted: str) -> ModelLoadError:

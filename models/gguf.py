@@ -160,6 +160,8 @@ class _Cursor:
         if kind == _STRING:
             self.require(count, _U64.size, key)
             return self.strings(count, key)
+        if kind == _ARRAY:
+            raise ValueError(f"{key} is an array of arrays, which is not read")
         form = _scalar(kind, key)
         self.require(count, form.size, key)
         start, self.at = self.at, self.at + count * form.size

@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 
 __all__ = ["GenerationDefaults", "LoadedModel", "ModelLoadError", "SourceError", "load_decoder"]
 
+_RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """What the model's authors recommend (generation_config.json); `sampling` has what they say something about."""
+    """What the model's authors recommend (generation_config.json). `sampling`: what they say something about, whatever
+    that is: a recommendation that can't be followed is no reason to refuse a model."""
 
     sampling: Mapping[str, object] = field(default_factory=dict)
     eos_ids: frozenset[int] = frozenset()
@@ -115,12 +118,6 @@ def _generation_defaults(
     recommended = Fields(generation, "generation_config.json")
     ends: set[int] = set(tokenizer.eos_ids)
     for fields in (recommended, Fields(config, "config.json")):
-        ends.update(fields.tokens("eos_token_id", vocab_size))
-    given: dict[str, float | None] = {
-        "temperature": recommended.maybe_number("temperature", least=0.0),
-        "top_p": recommended.maybe_number("top_p", least=0.0, most=1.0),
-        "top_k": recommended.maybe_integer("top_k", least=0),
-        "min_p": recommended.maybe_number("min_p", least=0.0, most=1.0),
-        "repetition_penalty": recommended.maybe_number("repetition_penalty"),
-    }
+        ends.update(id for id in fields.tokens("eos_token_id") if 0 <= id < vocab_size)  # no other can be drawn
+    given = {name: recommended.get(name) for name in _RECOMMENDED}
     return GenerationDefaults({name: value for name, value in given.items() if value is not None}, frozenset(ends))

@@ -1,5 +1,6 @@
 """Safetensors checkpoints, whole or sharded: tensors by name, read when asked for."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from models.description import read_json
 from models.errors import ModelLoadError
 from models.fields import Fields
-from models.safetensors_header import read_header
+from models.safetensors_header import StoredTensor, read_header
 
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 
@@ -19,14 +20,16 @@ class SafetensorsFiles:
         """Raises ModelLoadError where `folder` holds no complete safetensors checkpoint."""
         self.where = str(folder)
         self._folder = folder
+        self._headers: dict[str, Mapping[str, StoredTensor]]  # by file
         index = read_json(folder / _INDEX)
         if index is not None:
             self._shards = self._read_index(index)
+            self._headers = {shard: read_header(folder / shard) for shard in sorted(set(self._shards.values()))}
         elif (folder / _WHOLE).is_file():
-            self._shards = dict.fromkeys(read_header(folder / _WHOLE), _WHOLE)
+            self._headers = {_WHOLE: read_header(folder / _WHOLE)}
+            self._shards = dict.fromkeys(self._headers[_WHOLE], _WHOLE)
         else:
             raise ModelLoadError(f"{folder} has no {_WHOLE} nor {_INDEX}")
-        self._headers = {shard: read_header(folder / shard) for shard in sorted(set(self._shards.values()))}
         for name, shard in self._shards.items():
             if name not in self._headers[shard]:
                 raise ModelLoadError(f"{folder / shard} lacks the tensor {name}, which {_INDEX} says it has")

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from math import inf
 from pathlib import Path
 
 import tokenizers
@@ -14,6 +13,7 @@ from models.description import read_json
 from models.errors import ModelLoadError
 from models.fields import Fields
 from models.gguf import GGUFFile
+from models.token_lengths import TokenLengths, token_lengths
 from models.tokenizer_gguf import build_tokenizer, describe_tokenizer
 
 NONE: Mapping[str, str] = {}
@@ -60,9 +60,12 @@ class Tokenizer:
         return self._backend.encode_batch_fast([text], add_special_tokens=add_special)[0].ids
 
     def exceeds(self, text: str, limit: int, *, literals: Mapping[str, str] = NONE) -> bool:
-        """Whether `text` has more than `limit` tokens, as far as that can be told without reading all of it. It takes
-        about as long as to encode `limit` tokens."""
-        if len(text) > limit * self._longest:
+        """Whether `text` has more than `limit` tokens, as far as that can be told without reading all of it.
+
+        Where tokens have a greatest length, one look at the text's own tells it of the longest texts. Of others it is
+        told where the tokenizer splits at spaces, in about the time that it takes to encode `limit` tokens.
+        """
+        if len(text) > limit and self._lengths.least(text) > limit:
             return True
         for part in self._borders.parts(text, limit, "start"):
             if len(part) == len(text):
@@ -72,12 +75,10 @@ class Tokenizer:
         return False
 
     @cached_property
-    def _longest(self) -> float:
-        """Bytes that a token stands for at most, where none gets lost on the way to tokens; else no number is."""
-        if self._backend.normalizer is not None or not _is_byte_level(self._backend):
-            return inf
-        added = (len(token.content.encode()) for token in added_tokens(self._backend).values())
-        return max(*map(len, self._table), *added)
+    def _lengths(self) -> TokenLengths:
+        spelled = {byte: character for character, byte in byte_alphabet().items()}
+        alphabet = spelled if _is_byte_level(self._backend) else None
+        return token_lengths(self._backend, self._table, alphabet, self._aliases)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special tokens left out."""

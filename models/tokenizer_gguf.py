@@ -1,7 +1,8 @@
 """A `tokenizers.Tokenizer` from GGUF metadata."""
 
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from models.fields import Fields
 
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # token types
 _NAMED = ("bos", "eos", "eot", "eom", "unknown", "padding")
+_UNUSED: Mapping[str, frozenset[str]] = {"llama": frozenset(("padding",)), "gpt2": frozenset(("unknown", "padding"))}
+
+log = logging.getLogger(__name__)
 
 MOST_PIECE = 1024  # characters of a sentencepiece token, whose merges take the square of that
 
@@ -62,15 +66,15 @@ def describe_tokenizer(metadata: Mapping[str, Any]) -> TokenizerDescription:
             raise ModelLoadError(f"{fields.name(key)} has {len(values)} values for {len(tokens)} tokens")
     if any(map(math.isnan, scores)):
         raise ModelLoadError(f"{fields.name('scores')} has values that are no numbers")
-    named = {name: fields.tokens(f"{name}_token_id", len(tokens)) for name in _NAMED}
+    kind = fields.text("model", "")
     return TokenizerDescription(
-        kind=fields.text("model", ""),
+        kind=kind,
         pre=fields.text("pre", "default"),
         tokens=tokens,
         types=types,
         merges=fields.items("merges", str, "texts") or (),
         scores=scores,
-        ids={name: ids[0] for name, ids in named.items() if ids},
+        ids=_special_ids(fields, _UNUSED.get(kind, frozenset()), len(tokens)),
         added={
             name: fields.boolean(f"add_{name}_token")
             for name in ("bos", "eos")
@@ -79,6 +83,20 @@ def describe_tokenizer(metadata: Mapping[str, Any]) -> TokenizerDescription:
         space_prefix=fields.boolean("add_space_prefix", True),
         chat_template=Fields(metadata, "the GGUF file").text("tokenizer.chat_template", "") or None,
     )
+
+
+def _special_ids(fields: Fields, unused: Collection[str], num_tokens: int) -> dict[str, int]:
+    """By their names. Those that nothing here is made with are left out where no token has them: fine-tunes pad with
+    the size of their vocabulary, old files with -1."""
+    ids: dict[str, int] = {}
+    for name in _NAMED:
+        key = f"{name}_token_id"
+        value = fields.get(key)
+        if name in unused and isinstance(value, int) and not 0 <= value < num_tokens:
+            log.warning("%s is %d, where there are %d tokens: it is left out", fields.name(key), value, num_tokens)
+        elif (id := fields.maybe_integer(key, least=0, most=num_tokens - 1)) is not None:
+            ids[name] = id
+    return ids
 
 
 def build_tokenizer(described: TokenizerDescription) -> Tokenizer:

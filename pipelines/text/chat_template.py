@@ -57,12 +57,12 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message]) -> Rendered:
         """The prompt that asks for the next assistant message.
 
-        Raises InvalidRequest for media, and for a conversation that the template refuses: some want roles to take
-        turns, some know no system message.
+        Raises InvalidRequest for media, for what is nested too deep, and for a conversation that the template refuses:
+        some want roles to take turns, some know no system message.
         """
         plain = [self._plain(message, index) for index, message in enumerate(messages)]
-        guarded, literals = self._controls.guard(plain)
         try:
+            guarded, literals = self._controls.guard(plain)
             text = self._template.render(
                 messages=guarded, tools=None, documents=None, add_generation_prompt=True, **self._special_tokens
             )

@@ -1,29 +1,37 @@
 """The sampling settings of requests that don't say."""
 
+import logging
 from collections.abc import Mapping
 
 import msgspec
 from msgspec import ValidationError
 
 from models.catalog import EMBEDDED
-from pipelines.base import ModelError
 from pipelines.text.fields import SamplingDefaults, SamplingOptions
+
+log = logging.getLogger(__name__)
 
 
 def sampling_defaults(
     configured: SamplingOptions, recommended: Mapping[str, object], source: str = ""
 ) -> SamplingDefaults:
     """Setting by setting: as configured, else as the model's authors recommend (generation_config.json), else as the
-    catalogue of embedded models has it for `source`. Raises ModelError where the authors' is none."""
+    catalogue of embedded models has it for `source`. What the authors recommend and no request may ask for is left
+    out."""
     scheme, _, name = source.partition(":")
     catalogued = EMBEDDED[name].sampling if scheme == "embedded" and name in EMBEDDED else {}
-    named = {field: value for field, value in recommended.items() if value is not None}
-    try:
-        own = msgspec.convert({**catalogued, **named}, SamplingOptions)
-    except ValidationError as error:
-        raise ModelError(f"generation_config.json: {error}") from error
-    said = {**_said(own), **_said(configured)}
+    said = {**catalogued, **_allowed(recommended), **_said(configured)}
     return msgspec.convert(said, SamplingDefaults)
+
+
+def _allowed(recommended: Mapping[str, object]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for field, value in recommended.items():
+        try:
+            found.update(_said(msgspec.convert({field: value}, SamplingOptions)))
+        except ValidationError as error:
+            log.warning("generation_config.json: %s is %.60r, which is left out: %s", field, value, error)
+    return found
 
 
 def _said(options: SamplingOptions) -> dict[str, object]:

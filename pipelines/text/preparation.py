@@ -150,6 +150,7 @@ class Preparer:
                 prompt_text = self._template.render(messages)
                 self._require_fit(prompt, prompt_text.text, prompt_text.literals)
                 ids = self._mine.encode(prompt_text.text, add_special=False, literals=prompt_text.literals)
+                self._require_known(prompt, ids)
                 return _Tokens(ids, "")  # a chat is not echoed
             case StringPrompt(text=text):
                 self._require_fit(prompt, text)
@@ -158,16 +159,14 @@ class Preparer:
                     ids = [self._mine.bos_id]  # an empty prompt: a text of the model's own
                 if not ids:
                     raise InvalidRequest("the prompt is empty, and the model has no token that begins a text", "prompt")
+                self._require_known(prompt, ids)
                 return _Tokens(ids, text)
             case TokenPrompt(ids=ids):
                 if not ids:
                     raise InvalidRequest("a prompt of token ids needs at least one", "prompt")
                 if len(ids) > self._max_model_len:
                     raise self._too_long(prompt, str(len(ids)))
-                size = self._vocabulary.size
-                for id in ids:
-                    if not 0 <= id < size:
-                        raise InvalidRequest(f"token id {id} is out of range: the vocabulary has {size}", "prompt")
+                self._require_known(prompt, ids)
                 data = b"".join(map(self._vocabulary.bytes_of, ids))
                 tail = incomplete_tail(data)
                 return _Tokens(ids, data[: len(data) - len(tail)].decode("utf-8", errors="replace"), tail)
@@ -180,9 +179,17 @@ class Preparer:
     def _too_long(self, prompt: Prompt, count: str) -> InvalidRequest:
         return InvalidRequest(
             f"the context holds {self._max_model_len} tokens, the prompt alone has {count}",
-            "messages" if isinstance(prompt, ChatPrompt) else "prompt",
+            _field(prompt),
             "context_length_exceeded",
         )
+
+    def _require_known(self, prompt: Prompt, ids: list[int]) -> None:
+        """Raises InvalidRequest for an id that the model has no row for. A tokenizer may have such tokens too: added
+        ones, behind a vocabulary that was not made larger for them."""
+        size = self._vocabulary.size
+        for id in (min(ids, default=0), max(ids, default=0)):
+            if not 0 <= id < size:
+                raise InvalidRequest(f"token id {id} is out of range: the vocabulary has {size}", _field(prompt))
 
     @property
     def _mine(self) -> Tokenizer:
@@ -225,6 +232,11 @@ class Preparer:
             eos_ids=frozenset() if sampling.ignore_eos else self._eos_ids,
             logprobs=sampling.logprobs,
         )
+
+
+def _field(prompt: Prompt) -> str:
+    """Of the request, as the wire spells it."""
+    return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
 
 
 def _or(value: T | None, default: T) -> T:

@@ -121,6 +121,12 @@ def test_what_is_no_gguf_file_is_refused(tmp_path: Path, content: bytes) -> None
         read_architecture(path)
 
 
+def test_an_array_of_arrays_is_named(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "m.gguf", metadata={"a.nested": [[1], [2]]})
+    with pytest.raises(ModelLoadError, match=r"a\.nested is an array of arrays, which is not read"):
+        GGUFFile(file)
+
+
 def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", tensors={"token_embd.weight": values()})
     path.write_bytes(path.read_bytes()[:-1000])

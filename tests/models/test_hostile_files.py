@@ -47,6 +47,11 @@ def test_the_model_that_is_changed_below_is_one(tmp_path: Path, native: bool) ->
     read(write_model(tmp_path / "m.gguf"), native=native)
 
 
+def test_a_tokenizer_may_have_tokens_behind_the_embedding_s_rows(tmp_path: Path) -> None:
+    added = {"tokenizer.ggml.tokens": [*TOKENS, "<pad>"], "tokenizer.ggml.token_type": [1] * 31 + [3, 3]}
+    read(write_model(tmp_path / "m.gguf", metadata=added))
+
+
 SHAPES = "description says|lacks the tensor"  # it could be a model's, but not the one whose tensors are there
 HEADS = "attention.head_count"
 
@@ -262,7 +267,7 @@ def test_an_index_names_files_beside_it(folder: Path, shard: object) -> None:  #
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("content", ["[]", "7", "{", "[" * 200_000, "\xff", '{"eos_token_id": 99, "eos_token": []}'])
+@pytest.mark.parametrize("content", ["[]", "7", "{", "[" * 200_000, "\xff", '{"eos_token_id": "x", "eos_token": []}'])
 def test_descriptions_that_are_none_are_named(folder: Path, name: str, content: str) -> None:  # noqa: F811
     text = json.dumps({**HF, **json.loads(content)}) if "eos" in content and name == "config.json" else content
     (folder / name).write_bytes(text.encode("latin-1"))

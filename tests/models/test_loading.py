@@ -1,6 +1,7 @@
 """Loading a folder: what is read beside the weights, and what is said when something is missing."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from safetensors.torch import save_file
 from models.batch import ForwardBatch, Segment
 from models.errors import ModelLoadError
 from models.loading import LoadedModel, load_decoder
+from models.safetensors import SafetensorsFiles
+from models.safetensors_header import StoredTensor, read_header
 from tests.models.test_config import HF
 from tests.models.test_tokenizer import byte_level_folder
 
@@ -55,6 +58,40 @@ def test_generation_defaults_are_the_model_s_own(folder: Path) -> None:
     own = load(folder).generation
     assert own.sampling == {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
     assert own.eos_ids == {7, 8, 256}
+
+
+def test_ends_that_are_no_row_are_left_out_and_recommendations_are_handed_on(folder: Path) -> None:
+    """Neither is a reason to refuse a model."""
+    given = {"temperature": 7, "top_k": -1, "top_p": "high", "eos_token_id": [7, 32, -1, 2**32 - 1]}
+    (folder / "generation_config.json").write_text(json.dumps(given))
+    (folder / "config.json").write_text(json.dumps({**HF, "eos_token_id": 99}))
+    found = load(folder).generation
+    assert found.sampling == {"temperature": 7, "top_k": -1, "top_p": "high"}
+    assert found.eos_ids == {7, 256}
+
+
+def test_whole_numbers_may_be_spelled_with_a_fraction(folder: Path) -> None:
+    spelled = {key: float(value) if isinstance(value, int) else value for key, value in HF.items()}
+    (folder / "config.json").write_text(json.dumps({**spelled, "eos_token_id": [5.0]}))
+    (folder / "generation_config.json").write_text('{"top_k": 20.0, "eos_token_id": 7.0}')
+    found = load(folder)
+    assert (found.generation.sampling, found.generation.eos_ids) == ({"top_k": 20}, {5, 7, 256})
+    (folder / "config.json").write_text(json.dumps({**HF, "hidden_size": 64.5}))
+    with pytest.raises(ModelLoadError, match=r"hidden_size is 64\.5"):
+        load(folder)
+
+
+def test_a_header_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+
+    def counted(path: Path) -> Mapping[str, StoredTensor]:
+        read.append(path)
+        return read_header(path)
+
+    monkeypatch.setattr("models.safetensors.read_header", counted)
+    files = SafetensorsFiles(folder)
+    assert files.shape("lm_head.weight") == (32, 64)
+    assert read == [folder / "model.safetensors"]
 
 
 def test_config_s_end_of_sequence_counts_too(folder: Path) -> None:

@@ -145,6 +145,26 @@ def test_a_file_says_whether_a_bos_is_added(tmp_path: Path) -> None:
     assert tokenizer.encode("hello", add_special=False) == tokenizer.encode("hello", add_special=True)[:-1]
 
 
+BYTE_LEVEL = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.tokens": ["a", "b", "ab"],
+    "tokenizer.ggml.merges": ["a b"],
+}
+
+
+@pytest.mark.parametrize("id", [300, 2**32 - 1, -1])
+def test_ids_that_nothing_is_made_with_may_be_no_token_s(id: int, caplog: pytest.LogCaptureFixture) -> None:
+    for metadata, unused in ((SENTENCEPIECE, ["padding"]), (BYTE_LEVEL, ["unknown", "padding"])):
+        caplog.clear()
+        named = {f"tokenizer.ggml.{name}_token_id": id for name in unused}
+        described = describe_tokenizer({**metadata, **named})
+        assert described.ids == describe_tokenizer(metadata).ids
+        assert [record.args and record.args[0] for record in caplog.records] == list(named)  # type: ignore[index]
+        for name in {"bos", "eos", "eot", "eom", "unknown"} - set(unused):
+            with pytest.raises(ModelLoadError, match=f"{name}_token_id is {id}"):
+                describe_tokenizer({**metadata, f"tokenizer.ggml.{name}_token_id": id})
+
+
 @pytest.mark.parametrize(
     ("metadata", "named"),
     [

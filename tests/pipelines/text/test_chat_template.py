@@ -143,3 +143,11 @@ def test_what_a_template_can_not_render_is_the_callers_error(source):
 def test_a_template_that_does_not_compile_fails_the_load():
     with pytest.raises(ModelLoadError, match="does not compile"):
         ChatTemplate("{% for %}", {})
+
+
+def test_arguments_that_are_nested_too_deep_are_named():
+    call = ToolCall("c", FunctionCall("f", '{"a":' * 600 + "1" + "}" * 600))
+    template = ChatTemplate("{{ messages[0].role }}", {}, {"<s>"})
+    with pytest.raises(InvalidRequest) as caught:
+        template.render([Message("assistant", tool_calls=[call])])
+    assert caught.value.param == "messages"

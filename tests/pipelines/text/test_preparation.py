@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from models.loading import GenerationDefaults
-from pipelines.base import InvalidRequest, ModelError, Ticket
+from pipelines.base import InvalidRequest, Ticket
 from pipelines.messages import ChatPrompt, MediaPart, Message, StringPrompt, TextPart, TokenPrompt
 from pipelines.text.defaults import sampling_defaults
 from pipelines.text.fields import SamplingDefaults, SamplingOptions
@@ -94,6 +94,23 @@ def test_a_prompt_that_can_not_be_read_is_named(param, prompt):
     assert caught.value.param == param
 
 
+@pytest.mark.parametrize(("param", "prompt"), [("prompt", "a <pad> b"), ("messages", chat("a <pad> b"))])
+def test_a_token_that_the_model_has_no_row_for_is_named(param, prompt):
+    class Padded(ByteTokenizer):
+        """With a token behind the model's vocabulary."""
+
+        def encode(self, text, **options):
+            before, found, after = text.partition("<pad>")
+            return [*super().encode(before, **options), *[VOCAB] * bool(found), *super().encode(after, **options)]
+
+        def clone(self):
+            return Padded()
+
+    with pytest.raises(InvalidRequest, match=f"token id {VOCAB} is out of range") as caught:
+        prepare(request(prompt), tokenizer=Padded())
+    assert caught.value.param == param
+
+
 @pytest.mark.parametrize(("param", "prompt"), [("prompt", "x" * CONTEXT), ("messages", chat("x" * CONTEXT))])
 def test_a_prompt_that_never_fits_is_refused_at_once(param, prompt):
     with pytest.raises(InvalidRequest) as caught:
@@ -174,9 +191,11 @@ def test_the_configuration_goes_before_the_models_own_and_that_before_the_catalo
     assert sampling_defaults(SamplingOptions(), {}, "/models/other") == SamplingDefaults()
 
 
-def test_what_the_models_files_recommend_is_checked():
-    with pytest.raises(ModelError, match=r"generation_config\.json.*temperature"):
-        create_pipeline(generation=GenerationDefaults({"temperature": 7}))
+def test_what_the_models_files_recommend_and_no_request_may_ask_for_is_left_out(caplog):
+    wrong = {"temperature": 7, "top_p": math.nan, "min_p": "0.1", "repetition_penalty": 10**400}
+    pipeline = create_pipeline(generation=GenerationDefaults({**wrong, "top_k": -1}))
+    assert pipeline.ready().sampling == SamplingDefaults(top_k=-1)
+    assert [record.args[0] for record in caplog.records if "left out" in record.message] == list(wrong)
 
 
 def test_both_the_tokenizers_and_the_generation_configs_eos_end_a_text():
