@@ -1,3 +1,5 @@
+from math import inf
+
 import pytest
 
 from pipelines.base import Ticket
@@ -45,9 +47,9 @@ def add(scheduler: Scheduler, id: str, length: int, **options) -> Sequence:
     return sequences[0]
 
 
-def step(scheduler: Scheduler, **now) -> Plan:
-    """Schedule, and give each drawing sequence a token."""
-    plan = scheduler.schedule(**now)
+def step(scheduler: Scheduler, now: float = inf) -> Plan:
+    """Schedule, long after any brief prompt, and give each drawing sequence a token."""
+    plan = scheduler.schedule(now)
     scheduler.commit(plan, [0] * len(plan.chunks))
     for chunk in plan.chunks:
         if chunk.draws:
@@ -249,7 +251,7 @@ def test_abort_takes_a_request_from_wherever_it_is():
     assert {c.sequence.ticket.id for c in step(scheduler).chunks} == {"c"}
     scheduler.abort("c")
     assert (scheduler.num_running, scheduler.num_waiting) == (0, 0)
-    assert not scheduler.schedule().chunks
+    assert not scheduler.schedule(inf).chunks
     assert scheduler._blocks.num_used == 0
 
 
@@ -258,14 +260,14 @@ def test_only_one_requests_rows():
     add(scheduler, "a", 5)
     add(scheduler, "b", 5, n=2)
     step(scheduler)
-    assert {c.sequence.ticket.id for c in scheduler.schedule().chunks} == {"a", "b"}
-    assert [c.sequence.ticket.id for c in scheduler.schedule(only="b").chunks] == ["b", "b"]
+    assert {c.sequence.ticket.id for c in scheduler.schedule(inf).chunks} == {"a", "b"}
+    assert [c.sequence.ticket.id for c in scheduler.schedule(inf, only="b").chunks] == ["b", "b"]
 
 
 def test_a_plan_that_is_not_committed_is_planned_again():
     scheduler = create_scheduler()
     add(scheduler, "a", 40)
-    assert rows(scheduler.schedule()) == rows(scheduler.schedule())
+    assert rows(scheduler.schedule(inf)) == rows(scheduler.schedule(inf))
 
 
 def test_a_preempted_sequence_is_the_next_to_run():
@@ -300,7 +302,7 @@ def test_a_prefill_that_scores_its_prompt_goes_in_small_chunks():
     (sequence,) = create_request("a", 300)
     sequence.prompt_logprobs = [TokenLogprob(1, "", None, b"")]
     scheduler.add(sequence)
-    (chunk,) = scheduler.schedule().prefill
+    (chunk,) = scheduler.schedule(inf).prefill
     assert (chunk.length, chunk.logits, chunk.draws) == (LOGPROB_ROWS, LOGPROB_ROWS, False)
 
 
@@ -422,6 +424,75 @@ def test_an_interactive_request_of_many_choices_does_not_starve():
         ended.append(chunk.sequence.ticket.id)
         scheduler.finish(chunk.sequence)
     assert ended[:2] == ["wide", "wide"]
+
+
+def blocked_batch(scheduler: Scheduler) -> None:
+    """A batch sequence whose turn it is, and which places would be free for: too many blocks are taken."""
+    add(scheduler, "blocked", 200, priority="batch")
+    for number in range(BATCH_SHARE - 1):
+        add(scheduler, str(number), 3)
+        step(scheduler)
+        scheduler.abort(str(number))
+    assert scheduler._waiting.batch_turn
+
+
+def test_a_batch_turn_without_room_does_not_keep_batch_from_being_put_back():
+    scheduler = create_scheduler(max_model_len=256)
+    for id in "xy":
+        add(scheduler, id, 40, priority="batch", max_tokens=100)
+        fill(scheduler, 2)
+    blocked_batch(scheduler)
+    add(scheduler, "a", 160)
+    step(scheduler)
+    assert running(scheduler) == ["a", "x"]
+
+
+def test_a_batch_turn_without_room_does_not_keep_long_prompts_waiting():
+    scheduler = create_scheduler(max_model_len=256)
+    add(scheduler, "x", 40, max_tokens=100)
+    fill(scheduler, 2)
+    blocked_batch(scheduler)
+    add(scheduler, "a", 36)
+    step(scheduler)
+    add(scheduler, "b", 33)  # behind the rest of another, with the blocks that there are
+    step(scheduler)
+    assert running(scheduler) == ["x", "a", "b"]
+
+
+def test_a_batch_sequence_keeps_its_turn_until_there_is_room():
+    scheduler = create_scheduler(max_model_len=256)
+    add(scheduler, "x", 40, max_tokens=100)
+    fill(scheduler, 2)
+    blocked_batch(scheduler)
+    add(scheduler, "a", 3)
+    step(scheduler)
+    assert running(scheduler) == ["a", "x"]
+    scheduler.abort("x")
+    add(scheduler, "long", 60)
+    step(scheduler)
+    assert running(scheduler) == ["a", "blocked"]
+
+
+def test_choices_that_share_a_prompt_are_not_put_back_in_vain():
+    scheduler = create_scheduler(num_blocks=24, max_num_batched_tokens=64)
+    add(scheduler, "wide", 40, n=3)  # 11 blocks, 8 of which the others share: 3 come free with each
+    fill(scheduler, 2)
+    assert running(scheduler) == ["wide"] * 3
+    add(scheduler, "a", 60)  # 16
+    fill(scheduler, 2)
+    assert running(scheduler) == ["wide"] * 3
+    assert scheduler.num_preemptions == 0
+
+
+def test_nothing_is_put_back_for_a_place_alone():
+    scheduler = create_scheduler(num_blocks=30, max_num_seqs=2, max_num_batched_tokens=64)
+    add(scheduler, "first", 58)
+    add(scheduler, "batch", 3, priority="batch")
+    fill(scheduler, 2)
+    add(scheduler, "a", 60)
+    step(scheduler)
+    assert running(scheduler) == ["first", "batch"]
+    assert scheduler.num_preemptions == 0
 
 
 # --- brief prompts ----------------------------------------------------------------------------------------------------
