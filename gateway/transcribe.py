@@ -72,7 +72,9 @@ def audio_model(settings: Settings, name: str | None) -> ModelSettings:
 async def transcribe(model: ModelSettings, wishes: Wishes, files: Sequence[Progress]) -> None:
     """Transcribe every file; each tells its own end. Raises TranscribeError where the model can't be loaded."""
     registry = Registry()
-    model = msgspec.structs.replace(model, preload=True, replicas=1, first_event_timeout_s=ONE_FILE_S)
+    model = msgspec.structs.replace(
+        model, preload=True, replicas=1, first_event_timeout_s=ONE_FILE_S, gap_timeout_s=ONE_FILE_S
+    )
     fleet = Fleet(Settings(models=[model]), registry)
     await fleet.start()
     try:

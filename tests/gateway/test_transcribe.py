@@ -82,6 +82,12 @@ class Printed:
         file.changed(file, "")
         return file
 
+    def fail(self, number: int, seconds: float) -> None:
+        file = self.printer.files[number]
+        file.seconds = seconds
+        file.error = "the worker was lost"
+        file.changed(file, "")
+
     @property
     def told(self) -> str:
         assert isinstance(self.console.file, io.StringIO)
@@ -95,6 +101,14 @@ def test_files_are_printed_in_order_whichever_ends_first(capsys: pytest.CaptureF
     printed.end(0, "first")
     said = capsys.readouterr().out
     assert said.startswith("1\n00:00:00,000 --> 00:00:01,000\nfirst\n\n2\n00:00:02,000 --> 00:00:03,000\nsecond\n")
+
+
+def test_captions_behind_a_file_that_failed_are_still_in_time(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = Printed(["a.wav", "b.wav", "c.wav"], "srt")
+    printed.fail(0, 60.0)
+    printed.fail(1, 0.0)  # no length is known of it
+    printed.end(2, "third")
+    assert capsys.readouterr().out == "1\n00:01:00,000 --> 00:01:01,000\nthird\n"
 
 
 def test_files_of_one_name_are_all_written_and_that_is_told(tmp_path: Path) -> None:
