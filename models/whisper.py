@@ -48,7 +48,7 @@ class Hypothesis:
     no_speech_prob: float
     temperature: float
     timed: tuple[int, ...] = ()  # all tokens, those of time too
-    seek: "Seek | None" = None  # where to go on; None: it ends with the end of a segment, or has but one
+    seek: "Seek | None" = None  # where to go on, if something is left; None: there is but one segment, without an end
 
     @property
     def compression_ratio(self) -> float:
@@ -59,10 +59,11 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """The end of the last segment that another follows. What comes behind it was not said, or not to its end."""
+    """The end of the last whole segment. Where another was to follow, that was not said, or not to its end."""
 
     tokens: int  # of text before it
     seconds: float  # of the window
+    last: bool = False  # none was to follow: the model takes this for all there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,13 +317,13 @@ def _languages(tokenizer: tokenizers.Tokenizer) -> tuple[str, ...]:
 def seek_of(tokens: Sequence[int], end_of_text: int, time_zero: int) -> Seek | None:
     """From text and time tokens. A segment ends with a time, and where the next begins there are two in a row."""
     timed = [token >= time_zero for token in tokens]
-    if timed[-2:] == [False, True]:
-        return None
     borders = [index for index in range(1, len(tokens)) if timed[index - 1] and timed[index]]
-    if not borders:
+    last = timed[-2:] == [False, True]
+    if not borders and not last:
         return None
-    text = sum(token < end_of_text for token in tokens[: borders[-1]])
-    return Seek(text, (tokens[borders[-1]] - time_zero) * SECONDS_PER_POSITION)
+    end = len(tokens) - 1 if last else borders[-1]
+    text = sum(token < end_of_text for token in tokens[:end])
+    return Seek(text, (tokens[end] - time_zero) * SECONDS_PER_POSITION, last)
 
 
 def _without_control_tokens(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

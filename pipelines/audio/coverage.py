@@ -1,15 +1,16 @@
 """No sentence lost: what a window's words leave out is decoded again, alone.
 
-That is what lies behind the last segment that the model closed, where it did not say that this was all; and every
-stretch of speech without words. The alignment lays words over what the model skipped, too; so what counts is whether a
-stretch has as many words as anyone says in its time, not whether some word lies on it.
+That is what lies behind the last segment that the model closed, and every stretch of speech without words. Where the
+model takes that segment for the last, it is made to go on from there first. The alignment lays words over what the
+model skipped, too; so what counts is whether a stretch has as many words as anyone says in its time, not whether some
+word lies on it.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from models.whisper import AlignedWord, Whisper
+from models.whisper import MAX_NEW_TOKENS, AlignedWord, Whisper
 from pipelines.audio.agreement import plain
 from pipelines.audio.fallback import is_degenerate, is_silent
 from pipelines.audio.features import SAMPLE_RATE
@@ -26,6 +27,7 @@ PAD = SAMPLE_RATE * 3 // 10  # silence that is kept around it, at most
 WORD_SECONDS = 0.5  # that a word takes, where the alignment can't be believed
 MAX_REPEATED = 2  # words and punctuation marks
 MAX_DEPTH = 2  # parts of parts
+MAX_CONTINUED = MAX_NEW_TOKENS // 2  # tokens of a transcript that is made to go on
 NO_PAUSE = 5 * SAMPLE_RATE  # speech without a pause that a model says whole or not at all
 
 
@@ -41,6 +43,17 @@ def missing(window: Window) -> list[Hole]:
         words, speech = words[: rest.first], _clipped(speech, 0, rest.start)
     found = [*holes(words, speech, rest.start if rest else len(window.audio)), *([rest] if rest else [])]
     return [after for hole in found if (after := _after(hole, fixed, window.words)) is not None]
+
+
+def continuation(window: Window, found: Sequence[Hole]) -> tuple[int, ...]:
+    """The tokens with which a window can be decoded once more where its last segment ends before its speech does: the
+    model, which takes it for the last, is made to begin another. Empty where that is not so, or was tried."""
+    result = window.result
+    if window.continued or result is None or result.seek is None or not result.seek.last:
+        return ()
+    if not found or found[-1].first < len(window.words) or len(result.timed) > MAX_CONTINUED:
+        return ()
+    return (*result.timed, result.timed[-1])
 
 
 def _after(hole: Hole, fixed: int, words: Sequence[AlignedWord]) -> Hole | None:
@@ -64,15 +77,33 @@ def _words_within(words: Sequence[AlignedWord], tokens: int) -> int:
 
 
 def _behind(window: Window) -> Hole | None:
-    """What is behind the last segment that another was to follow, if there is speech."""
+    """What is behind the last whole segment, if there is speech."""
+    speech = _unsaid(window)
+    if not speech:
+        return None
+    assert window.result is not None
+    assert window.result.seek is not None
+    seek = window.result.seek
+    first = _words_within(window.words, seek.tokens)
+    return Hole(speech[0].start, speech[-1].end, first, len(window.words), seek=not seek.last)
+
+
+def _unsaid(window: Window) -> list[Span]:
+    """The speech behind the last whole segment; none where it is too little to be sure.
+
+    Where the model takes that segment for the last, its end may be early; then the last word's time counts, too. The
+    times of words are not known before they are aligned.
+    """
     seek = window.result.seek if window.result is not None else None
     if seek is None:
-        return None
-    speech = _clipped(window.speech, int(seek.seconds * SAMPLE_RATE), len(window.audio))
-    if sum(span.samples for span in speech) < MIN_ALONE:
-        return None
-    first = _words_within(window.words, seek.tokens)
-    return Hole(speech[0].start, speech[-1].end, first, len(window.words), seek=True)
+        return []
+    start = seek.seconds
+    if seek.last and window.words:
+        word = window.words[-1]
+        start = max(start, min(word.end, word.start + WORD_SECONDS))
+    speech = _clipped(window.speech, int(start * SAMPLE_RATE), len(window.audio))
+    enough = sum(span.samples for span in speech) >= (MIN_SPEECH if seek.last else MIN_ALONE)
+    return speech if enough else []
 
 
 def _clipped(speech: Sequence[Span], start: int, end: int) -> list[Span]:
@@ -86,7 +117,7 @@ def needs_alignment(window: Window) -> bool:
     result, spans = window.result, window.speech
     if result is None or not spans:
         return False
-    if len(spans) > 1 or spans[0].samples > NO_PAUSE or result.seek is not None:
+    if len(spans) > 1 or spans[0].samples > NO_PAUSE or _unsaid(window):
         return True
     return _units(len(result.tokens), result.text) < 2 * MIN_UNITS * spans[0].samples / SAMPLE_RATE
 

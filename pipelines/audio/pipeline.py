@@ -10,7 +10,7 @@ import numpy as np
 from models.device import available_cpus
 from models.errors import ModelLoadError
 from models.whisper import Spoken, Whisper, load_whisper
-from pipelines.audio.coverage import Patch, missing, needs_alignment
+from pipelines.audio.coverage import Patch, continuation, missing, needs_alignment
 from pipelines.audio.ear import Heard
 from pipelines.audio.fallback import Verdict, judge
 from pipelines.audio.features import MAX_FRAMES, SAMPLE_RATE, LogMel
@@ -244,6 +244,10 @@ class AudioPipeline:
             window.missing, found = found, []
         if not found:
             self._finish(window)
+            return
+        if prefix := continuation(window, found):
+            window.prefix, window.continued, window.stage, window.words = prefix, True, Stage.DECODE, []
+            self._counters["audio_decoded_again:continued"] += 1
             return
         self._queue.remove(window)
         window.encoded = None

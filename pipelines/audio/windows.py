@@ -78,7 +78,8 @@ class Window:
     language: str | None = None  # None: to be detected
     context: tuple[int, ...] = ()  # tokens of text before it
     prefix: tuple[int, ...] = ()  # tokens that it begins with, whatever is heard; those of time too
-    fixed: int = 0  # tokens of text among them
+    fixed: int = 0  # tokens of text that were said already
+    continued: bool = False  # it was made to go on behind what the model took for its end
     temperatures: tuple[float, ...] = (0.0,)
     rung: int = 0  # index of the temperature to decode at
     full: bool = False  # encode all of 30 s

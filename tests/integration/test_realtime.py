@@ -313,6 +313,7 @@ async def test_a_session_has_a_line_in_the_log(hearing: Gateway, caplog: pytest.
     with caplog.at_level(logging.INFO):
         async with streaming(hearing.url, model="whisper-1", rate=str(RATE), prompt="xyzzy") as connection:
             await stream(connection, CLIP)
+        await until(lambda: len(lines()) == 1)
         await refused(hearing.url, "/v1/audio/stream?prompt=xyzzy&rate=abc")
         await until(lambda: len(lines()) == 2)
     (asked, session), (_, refusal) = lines()

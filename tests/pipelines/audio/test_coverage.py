@@ -29,9 +29,9 @@ def spoken(*words: tuple[str, float, float]) -> list[AlignedWord]:
 @pytest.mark.parametrize(
     ("tokens", "seek"),
     [
-        ([ZERO, 1, 2, ZERO + 100], None),  # one segment, and that was all
+        ([ZERO, 1, 2, ZERO + 100], Seek(2, 2.0, last=True)),  # one segment, and that was all
         ([ZERO, 1, 2], None),  # one that does not end: there is nothing to go back to
-        ([ZERO, 1, ZERO + 50, ZERO + 50, 2, ZERO + 100], None),
+        ([ZERO, 1, ZERO + 50, ZERO + 50, 2, ZERO + 100], Seek(2, 2.0, last=True)),
         ([ZERO, 1, 2, ZERO + 50, ZERO + 50], Seek(2, 1.0)),  # another was to follow
         ([ZERO, 1, ZERO + 50, ZERO + 60, 2, 3], Seek(1, 1.2)),  # another has not ended
         ([ZERO, 1, ZERO + 50, ZERO + 50, 2, ZERO + 100, ZERO + 110, 3], Seek(2, 2.2)),
@@ -120,6 +120,18 @@ def test_what_is_behind_the_last_whole_segment_is_decoded_again(pair: Transcript
     (events,) = run.transcribe(pair)
     assert text(events) == PAIR.text
     assert counted(run) == {"seek": 1}
+
+
+def test_a_model_that_takes_a_segment_for_the_last_too_early_is_made_to_go_on(pair: TranscriptionRequest) -> None:
+    model = FakeWhisper([], pace=0.3)
+    first = model.hypothesis(FIRST.text)
+    end = Seek(len(first.tokens), PAIR.said[0][0] + FIRST.seconds, last=True)
+    model.script = [replace(first, seek=end, timed=(*first.tokens, 999)), PAIR.text]
+    run = driver(model)
+    (events,) = run.transcribe(pair)
+    assert text(events) == PAIR.text
+    assert counted(run) == {"continued": 1}
+    assert model.prefixes == [(), (*first.tokens, 999, 999)]
 
 
 def test_a_long_rest_may_lose_a_sentence_too(tmp_path: Path) -> None:
