@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import httpx
 import openai
@@ -16,7 +17,7 @@ import pytest
 import requests
 
 from tests.gateway.standing import KEY, make_settings
-from tests.gateway.wire import CHAT, keyed, request, standing, statuses_and_codes
+from tests.gateway.wire import CHAT, keyed, only_connection, request, standing, statuses_and_codes
 from tests.live import Gateway, gateway_thread, until
 
 LINGER_S = 0.2
@@ -163,6 +164,20 @@ async def test_a_client_that_reads_slowly_but_steadily_gets_all(tmp_path: Path) 
     assert read == 61
 
 
+async def test_a_client_that_reads_nothing_before_it_is_refused_is_cut_off(tmp_path: Path) -> None:
+    async with keyed(tmp_path, body_timeout_s=0.2) as running:
+        _, writer = await asyncio.open_connection(*running.address, limit=1)
+        await until(lambda: bool(running.connections))
+        connection = only_connection(running)
+        while not connection.transport.get_write_buffer_size():
+            connection.transport.write(b"x" * 2**14)
+            await asyncio.sleep(0)
+        writer.write(b"NONSENSE\r\n\r\n")
+        async with asyncio.timeout(5):
+            await gone(running)
+        writer.close()
+
+
 class Timers:
     """Of a loop, that run when they are told to."""
 
@@ -179,8 +194,9 @@ async def test_an_answer_that_was_read_is_not_held_against_the_next(tmp_path: Pa
     async with keyed(tmp_path) as running:
         reader, writer = await asyncio.open_connection(*running.address)
         await until(lambda: bool(running.connections))
-        (connection,) = running.server.server_state.connections
-        connection._unsent._loop = timers = Timers()
+        connection = only_connection(running)
+        timers = Timers()
+        connection._unsent._loop = cast(asyncio.AbstractEventLoop, timers)
         first, second = b"x" * 2**23, b"y" * 2**24
         connection.transport.write(first)
         await reader.readexactly(len(first))

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.protocol import MAX_HEAD_BYTES
 from tests.gateway.standing import KEY
-from tests.gateway.wire import CHAT, keyed, request, statuses_and_codes
+from tests.gateway.wire import CHAT, keyed, only_connection, request, statuses_and_codes
 from tests.live import Gateway
 
 
@@ -44,7 +44,7 @@ async def test_headers_behind_a_request_that_is_being_answered_are_bounded(tmp_p
         reader, writer = await asyncio.open_connection(*running.address)
         writer.write(request("GET", "/held"))
         await held.asked.wait()
-        (connection,) = running.server.server_state.connections
+        connection = only_connection(running)
         writer.write(b"GET /health HTTP/1.1\r\n")
         async with asyncio.timeout(10):
             while not connection.flow.read_paused:
@@ -93,8 +93,22 @@ async def test_trailers_are_forgotten(tmp_path: Path) -> None:
         head = request("POST", CHAT, f"authorization: Bearer {KEY}", "transfer-encoding: chunked")
         writer.write(head + b"1\r\nx\r\n0\r\nx-trailing: yes\r\nauthorization: Bearer no\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
-        (connection,) = running.server.server_state.connections
+        connection = only_connection(running)
         assert [name for name, _ in connection.headers] == [b"host", b"authorization", b"transfer-encoding"]
+        writer.close()
+
+
+async def test_headers_and_trailers_are_counted_apart(tmp_path: Path) -> None:
+    piece = b"x-filler: " + b"a" * 20_000 + b"\r\n"
+    head = request("POST", CHAT, f"authorization: Bearer {KEY}", "transfer-encoding: chunked").removesuffix(b"\r\n")
+    async with keyed(tmp_path) as running:
+        reader, writer = await asyncio.open_connection(*running.address)
+        for _ in range(2):
+            for part in (head, piece, piece, piece, b"\r\n0\r\n", piece, piece, piece, b"\r\n"):
+                writer.write(part)
+                await asyncio.sleep(0.02)  # so that each is a read of its own
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 400")
+            await reader.readuntil(b"}}")
         writer.close()
 
 
@@ -117,7 +131,7 @@ async def test_what_is_no_request_behind_the_last_one_is_not_answered(
         reader, writer = await asyncio.open_connection(*running.address)
         writer.write(request("GET", "/held") + b"NONSENSE\r\n\r\n")
         await held.asked.wait()
-        (connection,) = running.server.server_state.connections
+        connection = only_connection(running)
         connection.shutdown()
         held.release.set()
         async with asyncio.timeout(5):

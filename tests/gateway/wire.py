@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gateway.fleet import Fleet
+from gateway.protocol import BoundedProtocol
 from gateway.settings import Settings
 from metrics.registry import Registry
 from tests.gateway.standing import KEY, StandingFleet, make_settings
@@ -27,6 +28,13 @@ async def keyed(tmp_path: Path, **server: object) -> AsyncIterator[Gateway]:
 
 def request(method: str, path: str, *headers: str) -> bytes:
     return "\r\n".join([f"{method} {path} HTTP/1.1", "host: localhost", *headers, "", ""]).encode()
+
+
+def only_connection(running: Gateway) -> BoundedProtocol:
+    """The server's end of the one that is open."""
+    (found,) = running.server.server_state.connections
+    assert isinstance(found, BoundedProtocol)
+    return found
 
 
 def statuses_and_codes(received: bytes) -> list[tuple[int, str | None]]:
