@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from gateway.errors import ErrorBody
-from gateway.gallery import FILES
+from gateway.paths import FILES
 from gateway.schemas.audio_answer import Transcription, VerboseTranscription
 from gateway.schemas.chat_answer import ChatCompletion
 from gateway.schemas.completion_answer import Completion

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gateway.asgi import Scope, header
 from gateway.errors import unauthorized
-from gateway.gallery import FILES
+from gateway.paths import FILES, collapsed
 from gateway.settings import KeySettings
 from pipelines.messages import Priority
 
@@ -23,7 +23,6 @@ METRICS_PATHS = frozenset({"/metrics", "/v1/metrics"})
 # Browsers can send no header with a WebSocket; OpenAI's clients put the key among the subprotocols.
 SUBPROTOCOL_KEY = "openai-insecure-api-key."
 
-_DUPLICATE_SLASHES = re.compile("//+")
 _BEARER = re.compile(rb"bearer +(\S+) *", re.IGNORECASE)
 
 
@@ -72,7 +71,7 @@ def is_open(path: str) -> bool:
 
 def _is_metrics(path: str) -> bool:
     """Whether the router takes a path, as the client wrote it, for one of the metrics'."""
-    return _DUPLICATE_SLASHES.sub("/", path).rstrip("/") in METRICS_PATHS
+    return collapsed(path).rstrip("/") in METRICS_PATHS
 
 
 class Authentication:

@@ -9,6 +9,7 @@ from litestar.routes import HTTPRoute
 
 from gateway.asgi import App, Receive, Scope, Send
 from gateway.errors import ApiError, internal_error
+from gateway.paths import logged
 
 logger = logging.getLogger("gateway")
 
@@ -49,5 +50,5 @@ class Direct:
             raise
         except Exception as error:
             request_id = scope["state"].get("request_id", "")
-            logger.exception("%s %s failed (%s)", scope["method"], scope["path"], request_id)
+            logger.exception("%s %s failed (%s)", scope["method"], logged(scope), request_id)
             raise internal_error() from error

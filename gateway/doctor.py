@@ -5,7 +5,6 @@ import os
 import platform
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -15,6 +14,7 @@ import psutil
 from msgspec import Struct
 
 from gateway import __version__
+from gateway.backends.process import child_environment, python_module
 from gateway.installed import Lack, lacks, rivals
 from gateway.inventory import inventory, size
 from gateway.listener import bind
@@ -119,7 +119,12 @@ def probe_torch() -> TorchProbe | str:
     """Asked in a process of its own: this one never imports torch. A text says why there is no answer."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", PROBE], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+            python_module(PROBE),
+            env=child_environment(os.environ),
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"no answer within {PROBE_TIMEOUT_S} s"

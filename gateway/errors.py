@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 from litestar import Request, Response
@@ -12,7 +12,9 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ExceptionHandlersMap
 from msgspec import Struct
 
+from gateway.asgi import Scope
 from gateway.backends.base import BackendError
+from gateway.paths import logged
 from gateway.validation import Problem, explain
 from pipelines.messages import ErrorCode, Failed
 
@@ -273,7 +275,7 @@ def _on_http_exception(request: Connection, error: HTTPException) -> Response[by
 
 def _on_bug(request: Connection, error: Exception) -> Response[bytes]:
     request_id = request.scope["state"].get("request_id", "")
-    logger.error("%s %s failed (%s)", request.method, request.scope["path"], request_id, exc_info=error)
+    logger.error("%s %s failed (%s)", request.method, logged(cast(Scope, request.scope)), request_id, exc_info=error)
     return respond(internal_error())
 
 

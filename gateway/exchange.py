@@ -6,8 +6,8 @@ from time import monotonic
 
 from msgspec import Struct
 
-from gateway import errors
-from gateway.admission import Lease, Overloaded, QueueDeadline, Unavailable
+from gateway import errors, refusals
+from gateway.admission import Lease
 from gateway.backends.base import BackendError, Call, Session
 from gateway.errors import ApiError
 from gateway.routing import Route
@@ -79,7 +79,7 @@ class Exchange:
         lease = await self._admitted()
         self._lease = lease
         timeline.slot = now = monotonic()
-        call = Call(job.id, job.request, lease.units, job.body, job.priority, self._deadline - now, job.tenant)
+        call = Call(job.id, job.request, job.body, job.priority, self._deadline - now, job.tenant)
         try:
             session = lease.replica.open(call, timeline)
         except BackendError as error:
@@ -127,9 +127,7 @@ class Exchange:
 
     def failed(self, failure: Failed) -> ApiError:
         """A failure that the work ended with, as the caller sees it."""
-        if failure.code == "worker_lost":
-            return errors.worker_lost(began=self._output, retry_after=self.job.route.admission.restart_seconds)
-        return errors.backend_error(failure)
+        return refusals.failed(self.job.route, failure, began=self._output)
 
     def close(self, outcome: str | None = None) -> None:
         """Let go of everything and hand the timeline over. Idempotent; slots return when the backend has let go too.
@@ -154,19 +152,8 @@ class Exchange:
 
     async def _admitted(self) -> Lease:
         job = self.job
-        job.route.wake()
-        try:
-            return await job.route.admission.acquire(
-                job.units, job.priority, self._deadline, tenant=job.tenant, large=job.large
-            )
-        except Overloaded as refusal:
-            error = errors.overloaded(refusal.retry_after)
-        except QueueDeadline:
-            error = errors.deadline_exceeded("The deadline passed while the request was waiting for a slot.")
-        except Unavailable as refusal:
-            error = errors.model_unavailable(job.route.name, refusal.reason, retry_after=refusal.retry_after)
-        self._registry.rejected(job.route.name, job.route.kind, error.code or "")
-        raise error
+        slots = job.route.admission.acquire(job.units, job.priority, self._deadline, tenant=job.tenant, large=job.large)
+        return await refusals.granted(job.route, slots, self._registry)
 
     def _arm(self, now: float) -> None:
         """Set the timer for the earliest of the limits."""

@@ -12,8 +12,6 @@ from gateway.settings import ServerSettings
 from gateway.spool import Spool, SpoolFile, SpoolFull
 from pipelines.image.messages import OutputFormat
 
-FILES = "/v1/images/files"  # where they are fetched
-
 TOKEN_BYTES = 32  # of randomness in a name: who has it was told
 
 

@@ -25,8 +25,13 @@ def bind(server: ServerSettings) -> socket.socket:
     return listener
 
 
+def reachable(host: str) -> str:
+    """An address of this machine that a listener on `host` answers at: of any address, one is loopback."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+
+
 def url(listener: socket.socket) -> str:
     """Where a client on this machine finds it."""
     host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  (any address: one of them is loopback)
+    host = reachable(host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

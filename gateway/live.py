@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from time import monotonic
 
-from gateway import errors
-from gateway.admission import Lease, Overloaded, QueueDeadline, Unavailable
+from gateway import errors, refusals
+from gateway.admission import Lease
 from gateway.backends.base import BackendError, Call, Session
 from gateway.errors import ApiError
 from gateway.routing import Route
@@ -46,30 +46,22 @@ class LiveCall:
         """Take a place, once the model is loaded. Raises ApiError (429, 503) where there is none for another stream,
         and 504 where loading takes longer than a request may."""
         self._timeline.queued = monotonic()
-        self.route.wake()
+        deadline = self._timeline.arrival + self.route.settings.timeout_s
+        place = self.route.streams.acquire(1, self._priority, deadline)
         try:
-            deadline = self._timeline.arrival + self.route.settings.timeout_s
-            self._lease = await self.route.streams.acquire(1, self._priority, deadline)
-        except Overloaded as refusal:
-            error = errors.overloaded(refusal.retry_after)
-        except QueueDeadline:
-            error = errors.deadline_exceeded()
-        except Unavailable as refusal:
-            error = errors.model_unavailable(self.route.name, refusal.reason, retry_after=refusal.retry_after)
+            self._lease = await refusals.granted(self.route, place, self._registry)
+        except ApiError as error:
+            self.close(error.code)
+            raise
         except asyncio.CancelledError:
             self.close("client_left")
             raise
-        else:
-            self._begin(self._lease)
-            return
-        self._registry.rejected(self.route.name, self.route.kind, error.code or "")
-        self.close(error.code)
-        raise error
+        self._begin(self._lease)
 
     def _begin(self, lease: Lease) -> None:
         self._timeline.slot = self._timeline.opened = monotonic()
         try:
-            session = lease.replica.open(Call(self._id, self.request, 1, priority=self._priority), self._timeline)
+            session = lease.replica.open(Call(self._id, self.request, priority=self._priority), self._timeline)
         except BackendError as error:
             self.close(error.code)
             raise errors.backend_error(error) from error
@@ -99,8 +91,9 @@ class LiveCall:
 
     def configured(self, request: StreamRequest) -> None:
         """Audio from here on is as `request` says."""
+        if request.encoding != self.request.encoding:
+            self._rest = b""  # else it is the first byte of a sample whose second is still to come
         self.request = request
-        self._rest = b""
 
     async def events(self) -> AsyncIterator[Said]:
         """Until the stream has ended. Raises ApiError where it failed."""
@@ -118,7 +111,7 @@ class LiveCall:
                         return
                     case Failed():
                         self.close(event.code)
-                        raise self._failed(event)
+                        raise refusals.failed(self.route, event, began=True)
                     case _:
                         self._measure(event)
                         yield event
@@ -146,11 +139,6 @@ class LiveCall:
     @property
     def _ended(self) -> bool:
         return self._closed or self._session is None or self._session.ended.done()
-
-    def _failed(self, failure: Failed) -> ApiError:
-        if failure.code == "worker_lost":
-            return errors.worker_lost(began=True, retry_after=self.route.admission.restart_seconds)
-        return errors.backend_error(failure)
 
     def _measure(self, event: Said) -> None:
         route = self.route

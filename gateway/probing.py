@@ -2,15 +2,14 @@
 
 import http.client
 
+from gateway.listener import reachable
 from gateway.settings import ServerSettings
-
-ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (of any address, one is this machine's own)
 
 
 def not_ready(server: ServerSettings, timeout_s: float) -> str | None:
     """Why not, for people; None: its `/ready` is a 200."""
     host = server.host.strip("[]")
-    connection = http.client.HTTPConnection(ANY.get(host, host), server.port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(reachable(host), server.port, timeout=timeout_s)
     try:
         connection.request("GET", "/ready")
         answer = connection.getresponse()

@@ -8,13 +8,11 @@ from msgspec import Struct
 
 from gateway.asgi import Scope
 from gateway.auth import METRICS_PATHS, Principal, is_open
-from gateway.gallery import FILES
+from gateway.paths import FILES, logged
 from metrics.timeline import Timeline
 from pipelines.logs import FIELDS
 
 logger = logging.getLogger("gateway.request")
-
-MAX_PATH = 200  # characters of a path that a line shows
 
 _WORK = "work"
 _REFUSED = "refused"
@@ -34,7 +32,7 @@ def worked(scope: Scope, work: Work) -> None:
 
 
 def refused(scope: Scope, status: int) -> None:
-    """The server below the application has given the answer."""
+    """The application sends no answer: the server below it has given one, or nobody is there to read it."""
     scope["state"][_REFUSED] = status
 
 
@@ -57,7 +55,7 @@ def log_request(scope: Scope, status: int) -> None:
             line["outcome"] = work.timeline.outcome
     line["ms"] = round((monotonic() - state["arrival"]) * 1e3, 1)
     # Not through `logger.log`, which looks for the line of its caller.
-    asked = (scope.get("method", "WS"), _path(scope))
+    asked = (scope.get("method", "WS"), logged(scope))
     record = logging.LogRecord(logger.name, level, "", 0, "%s %s", asked, None)
     setattr(record, FIELDS, line)
     logger.handle(record)
@@ -72,14 +70,6 @@ def _units(work: Work) -> dict[str, object]:
         "images": timeline.pictures,
     }
     return {name: amount for name, amount in found.items() if amount}
-
-
-def _path(scope: Scope) -> str:
-    if scope["path"].startswith(FILES + "/"):
-        return FILES + "/…"  # the name is a secret
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    path = raw.partition(b"?")[0].decode("latin-1")
-    return path if len(path) <= MAX_PATH else path[:MAX_PATH] + "…"
 
 
 def _is_probe(path: str) -> bool:

@@ -72,7 +72,9 @@ def audio_model(settings: Settings, name: str | None) -> ModelSettings:
 async def transcribe(model: ModelSettings, wishes: Wishes, files: Sequence[Progress]) -> None:
     """Transcribe every file; each tells its own end. Raises TranscribeError where the model can't be loaded."""
     registry = Registry()
-    model = msgspec.structs.replace(model, preload=True, replicas=1, first_event_timeout_s=ONE_FILE_S)
+    model = msgspec.structs.replace(
+        model, preload=True, replicas=1, first_event_timeout_s=ONE_FILE_S, gap_timeout_s=ONE_FILE_S
+    )
     fleet = Fleet(Settings(models=[model]), registry)
     await fleet.start()
     try:
@@ -110,13 +112,20 @@ async def _one(fleet: Fleet, registry: Registry, wishes: Wishes, file: Progress,
         job = Job(str(file.path), route, request, 1, ONE_FILE_S)
         exchange = Exchange(job, Timeline(), registry)
         answer = TranscriptionAnswer(wishes.format, wishes.task, [])
+        error: ApiError | None = None
         try:
             await _read(exchange, answer, file)
-        except ApiError as error:
-            file.error = error.message
-            file.changed(file, "")
+        except ApiError as failure:
+            error = failure
+        except asyncio.CancelledError:
+            error = exchange.caught()
+            if error is None:
+                raise
         finally:
             exchange.close()
+        if error is not None:
+            file.error = error.message
+            file.changed(file, "")
 
 
 async def _read(exchange: Exchange, answer: TranscriptionAnswer, file: Progress) -> None:

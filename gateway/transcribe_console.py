@@ -137,6 +137,8 @@ class _Printer:
         elif file.error is None:
             sys.stdout.write(self._printed(file))
             sys.stdout.flush()
+        else:
+            self._captions.skip(file.seconds)
         if file.error is not None:
             self._tell(f"[red]{escape(f'{file.path}: {file.error}')}[/red]")
 

@@ -50,5 +50,9 @@ class Captions:
         separated = f"\n{captions}" if self._begun and captions else captions
         self._begun = self._begun or bool(captions)
         self._cues += count_cues(later)
-        self._offset += seconds
+        self.skip(seconds)
         return separated
+
+    def skip(self, seconds: float) -> None:
+        """The next file, of so many seconds, adds no captions: those of the files behind it are still in time."""
+        self._offset += seconds

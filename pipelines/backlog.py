@@ -22,10 +22,9 @@ class Backlog:
         self._small: list[tuple[float, int, OpenRequest]] = []  # heaps
         self._large: list[tuple[float, int, OpenRequest]] = []
 
-    def put(self, request: OpenRequest, effort: int) -> None:
-        """`effort`: bytes to be read."""
-        ticket = request.ticket
-        due = ticket.received + effort * PATIENCE_S + (BATCH_S if ticket.priority == "batch" else 0.0)
+    def put(self, request: OpenRequest, effort: int, since: float) -> None:
+        """`effort`: bytes to be read; `since`: the monotonic seconds from which it waits."""
+        due = since + effort * PATIENCE_S + (BATCH_S if request.ticket.priority == "batch" else 0.0)
         with self._changed:
             heappush(self._large if effort > LARGE else self._small, (due, next(self._numbers), request))
             self._changed.notify_all()

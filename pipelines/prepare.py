@@ -11,7 +11,6 @@ from pipelines.backlog import Backlog
 from pipelines.base import InvalidRequest, Pipeline, W
 from pipelines.effort import effort
 from pipelines.inbox import Inbox, OpenRequest, Prepared, Refused
-from pipelines.messages import Request
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ class PreparePool(Generic[W]):
         """A request that has something to prepare."""
         pipeline, item = self._pipeline, request.first()
         if pipeline is None or isinstance(item, bytes) or not pipeline.brief(item):
-            self._backlog.put(request, _effort(item))
+            self._queue(request)
         else:
             self._advance(pipeline, request)
 
@@ -60,11 +59,14 @@ class PreparePool(Generic[W]):
                 request.closed = True  # chunks queued behind it have nothing to join
             self._inbox.put(outcome)
         if request.advance():
-            self._backlog.put(request, _effort(request.first()))
+            self._queue(request)
 
-
-def _effort(item: Request | bytes) -> int:
-    return len(item) if isinstance(item, bytes) else effort(item)
+    def _queue(self, request: OpenRequest) -> None:
+        item = request.first()
+        if isinstance(item, bytes):  # a stream may have been open for hours, its chunk waits from now on
+            self._backlog.put(request, len(item), since=monotonic())
+        else:
+            self._backlog.put(request, effort(item), since=request.ticket.received)
 
 
 def _prepare(pipeline: Pipeline[W], request: OpenRequest) -> Prepared[W] | Refused:

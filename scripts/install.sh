@@ -26,18 +26,20 @@ echo "Installing into $venv, which will take $total of disk, for $build (TORCH=c
 
 say "1 of 4: torch, $build build, $torch_size to download"
 torch=torch==$(pinned torch)
-now=$(installed torch)
-# pip is content with another build of the same version.
-again=()
-case $build,$(installed torch) in cpu,"" | cpu,*+cpu) ;; cuda,*+cpu | cpu,*) again=(--force-reinstall --no-deps) ;; esac
+# pip is content with another build of the same version. Only on Linux do versions say which build it is.
+again=() # expanded only where it is not empty: macOS's bash 3.2 takes an empty array for an unset one
+case $(uname -s),$build,$(installed torch) in
+Linux,cpu,"" | Linux,cpu,*+cpu) ;;
+Linux,cpu,* | Linux,cuda,*+cpu) again=(--force-reinstall --no-deps) ;;
+esac
 if [ "$build" = cpu ] && [ "$(uname -s)" = Linux ]; then
 	# What torch needs comes with the libraries. One short try: behind some firewalls there is no such host.
-	"${pip[@]}" "${again[@]}" --no-deps --retries 1 --timeout 10 --index-url "$cpu_index" "$torch" || {
+	"${pip[@]}" ${again[@]+"${again[@]}"} --no-deps --retries 1 --timeout 10 --index-url "$cpu_index" "$torch" || {
 		echo "$cpu_index has no $torch, or can't be reached: it is taken from the usual index, where it may be a CUDA build of some GB."
 		"${pip[@]}" --constraint constraints.txt "$torch"
 	}
 else
-	"${pip[@]}" "${again[@]}" --constraint constraints.txt "$torch"
+	"${pip[@]}" ${again[@]+"${again[@]}"} --constraint constraints.txt "$torch"
 fi
 
 say "2 of 4: libraries, about 300 MB to download"

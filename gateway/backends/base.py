@@ -25,7 +25,6 @@ class Call(Struct, frozen=True):
 
     id: str
     request: Request
-    units: int = 1  # slots that it holds
     body: bytes = b""  # the client's own body: an upstream forwards it
     priority: Priority = "interactive"
     deadline: float | None = None  # seconds left

@@ -151,15 +151,21 @@ def _start(theirs: socket.socket) -> "subprocess.Popen[bytes]":
     """Spawn, never fork: the child has no thread, lock or descriptor of ours but its end of the pair and stderr."""
     descriptor = theirs.fileno()
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "pipelines.worker", "--fd", str(descriptor)],
+        [*python_module("pipelines.worker"), "--fd", str(descriptor)],
         stdin=subprocess.DEVNULL,
         stdout=2,  # what a library prints is log
         pass_fds=[descriptor],
-        env=_environment(os.environ),
+        env=child_environment(os.environ),
     )
 
 
-def _environment(ours: Mapping[str, str]) -> dict[str, str]:
+def python_module(name: str) -> list[str]:
+    """The command that runs a module of this code, with `child_environment`: never one of its name in the working
+    directory."""
+    return [sys.executable, "-P", "-m", name]
+
+
+def child_environment(ours: Mapping[str, str]) -> dict[str, str]:
     """Ours, and what has to be set before the child imports its libraries."""
     path = os.pathsep.join(filter(None, (ROOT, ours.get("PYTHONPATH"))))
     environment = {**ours, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}

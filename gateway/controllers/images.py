@@ -12,8 +12,9 @@ from gateway.controllers.intake import HttpRequest, json_body, terms, timeline
 from gateway.dispatch import Dispatcher, Output, Reply, Settling
 from gateway.errors import bad_request, not_found
 from gateway.exchange import Job
-from gateway.gallery import FILES, Gallery
+from gateway.gallery import Gallery
 from gateway.multipart import Form, Limits, read_form
+from gateway.paths import FILES
 from gateway.routing import Route
 from gateway.schemas.answer import new_head
 from gateway.schemas.images import MAX_PROMPT, EditForm, GenerationBody, parse_form, to_image_request

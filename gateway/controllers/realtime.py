@@ -21,7 +21,7 @@ from gateway.errors import CLIENT_CLOSED_REQUEST, ApiError, bad_request, client_
 from gateway.live import LiveCall
 from gateway.middleware import refuse
 from gateway.realtime import DEFAULT_RATE, RealtimeSession, Session
-from gateway.request_log import Work, worked
+from gateway.request_log import Work, refused, worked
 from gateway.routing import Route
 from gateway.schemas.speech import StreamQuery
 from gateway.speech import SpeechSession
@@ -121,7 +121,9 @@ async def _connect(socket: Socket) -> None:
 
 
 async def _refuse(socket: Socket, error: ApiError) -> None:
-    if error.status != CLIENT_CLOSED_REQUEST:  # else there is nobody to read it
+    if error.status == CLIENT_CLOSED_REQUEST:  # there is nobody to read it
+        refused(cast(Scope, socket.scope), error.status)
+    else:
         await refuse(cast(Scope, socket.scope), cast(AsgiSend, socket.send), error)
 
 
@@ -141,6 +143,7 @@ async def _while_there(socket: Socket, opening: Coroutine[None, None, LiveCall])
     finally:
         opened.cancel()
         left.cancel()
+        await asyncio.gather(opened, left, return_exceptions=True)  # only then does the log know the outcome
 
 
 async def _hold(socket: Socket, talk: Talk) -> None:

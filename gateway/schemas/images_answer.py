@@ -9,7 +9,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from gateway import sse
-from gateway.gallery import FILES, Gallery
+from gateway.gallery import Gallery
+from gateway.paths import FILES
 from gateway.schemas.answer import Timing, timing
 from metrics.timeline import Phases
 from pipelines import messages

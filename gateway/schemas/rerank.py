@@ -42,6 +42,8 @@ class RerankBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     top_k: Count | None = None
     truncation: bool | None = None
 
+    texts: None = None  # the other body's
+
     @property
     def most(self) -> int | None:
         """How many results. Raises ApiError (400)."""
@@ -64,6 +66,7 @@ class TextsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     truncation_direction: Literal["right", "left", "Right", "Left"] | None = None  # what is cut off; None: right
     raw_scores: bool | None = None  # false: cross-encoders score in 0…1
     top_n: Count | None = None  # LiteLLM's
+    documents: None = None  # the other body's
 
 
 class _Form(Struct, frozen=True):
@@ -78,7 +81,7 @@ _texts = msgspec.json.Decoder(TextsBody)
 def parse_rerank(raw: bytes) -> RerankBody | TextsBody:
     """Raises ApiError (400)."""
     try:
-        of_texts = bool(bytes(_form.decode(raw).texts))
+        of_texts = bytes(_form.decode(raw).texts) not in (b"", b"null")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         of_texts = False  # the decoder below says what is wrong
     return decode_texts(raw, _texts) if of_texts else decode_texts(raw, _documents)

@@ -41,11 +41,15 @@ def assemble(work: Path) -> Any:
     from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
     from transformers import CLIPTextModel, CLIPTokenizer
 
+    autoencoder = AutoencoderKL.from_pretrained(work / "vae", low_cpu_mem_usage=False)
+    denoiser = UNet2DConditionModel.from_pretrained(work / "unet", low_cpu_mem_usage=False)
+    for part in (autoencoder, denoiser):
+        part.register_to_config(_name_or_path="")  # else the exported folder says where it was made
     return StableDiffusionPipeline(
-        vae=AutoencoderKL.from_pretrained(work / "vae", low_cpu_mem_usage=False),
+        vae=autoencoder,
         text_encoder=CLIPTextModel.from_pretrained(work / "text_encoder_trained"),
         tokenizer=CLIPTokenizer.from_pretrained(work / "tokenizer"),
-        unet=UNet2DConditionModel.from_pretrained(work / "unet", low_cpu_mem_usage=False),
+        unet=denoiser,
         scheduler=DDIMScheduler(**SCHEDULE, clip_sample=False, set_alpha_to_one=True),
         safety_checker=None,
         feature_extractor=None,

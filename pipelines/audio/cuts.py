@@ -1,5 +1,6 @@
 """Long audio -> windows that a model can take, cut where nobody speaks."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -38,15 +39,17 @@ class Cut:
         return np.concatenate([audio[span.start : span.end] for span in self.spans])
 
     def within(self, spans: Sequence[Span]) -> tuple[Span, ...]:
-        """Spans of the whole as spans of the window: what it has of them."""
+        """Spans of the whole, in order, as spans of the window: what it has of them."""
         found: list[Span] = []
         before = 0  # samples of the window
         for piece in self.spans:
             shift = before - piece.start
-            for span in spans:
-                start, end = max(span.start, piece.start) + shift, min(span.end, piece.end) + shift
-                if start < end:
-                    found.append(Span(start, end))
+            first = bisect_right(spans, piece.start, key=lambda span: span.end)
+            last = bisect_left(spans, piece.end, key=lambda span: span.start)
+            found.extend(
+                Span(max(span.start, piece.start) + shift, min(span.end, piece.end) + shift)
+                for span in spans[first:last]
+            )
             before += piece.samples
         return tuple(found)
 

@@ -289,9 +289,10 @@ class AudioPipeline:
         return max(PARTIAL_INTERVAL, speaking * self._partial_cost / PARTIAL_SHARE)
 
     def _note_cost(self, group: Sequence[Window], seconds: float) -> None:
-        if group[0].lane is Lane.PARTIAL:
-            # A partial is two steps, an encode and a decode: each moves the mean by half.
-            self._partial_cost += 0.1 * (2 * seconds / len(group) - self._partial_cost)
+        for window in group:
+            window.spent += seconds / len(group)
+            if window.lane is Lane.PARTIAL and window not in self._queue:
+                self._partial_cost += 0.2 * (window.spent - self._partial_cost)
 
 
 def _compute_type(device: str) -> str:

@@ -88,6 +88,7 @@ class Window:
     encoded: Floats | None = None  # [frames / 2, d_model]
     tried: list[Hypothesis] = field(default_factory=list)
     result: Hypothesis | None = None
+    spent: float = 0.0  # seconds of steps, its share of them
     words: list[AlignedWord] = field(default_factory=list)  # none if they were not needed
     missing: list[Hole] = field(default_factory=list)  # of a partial; those of other windows are decoded again
 
@@ -131,6 +132,9 @@ class WindowQueue:
 
     def __len__(self) -> int:
         return len(self._windows)
+
+    def __contains__(self, window: Window) -> bool:
+        return window in self._windows
 
     def __iter__(self) -> Iterator[Window]:
         return iter(self._windows)

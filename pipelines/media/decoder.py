@@ -27,7 +27,9 @@ ROOT = str(Path(pipelines.__file__).parent.parent)  # where a child finds this c
 HELPER = "pipelines.media.helper"
 KEPT = 2  # helpers that stay for the next job
 EXIT_S = 10.0  # that a process may take to be gone
-SILENCE_S = 120.0  # after which a helper that says nothing is killed; one that computes has a limit of its own
+# After which a helper that says nothing is killed. One that computes has a limit of its own, in CPU time; on a busy
+# machine it gets a tenth of a core.
+SILENCE_S = 600.0
 
 Samples = npt.NDArray[np.int16]
 T = TypeVar("T")
@@ -62,6 +64,20 @@ class MediaDecoder:
         return self._do(job, job.param, _picture)
 
     def _do(self, job: MediaJob, param: str, read: "Callable[[socket.socket], T | Refused]") -> T:
+        try:
+            answer = self._try(job, param, read)
+        except _Killed:  # whoever did it, most likely for lack of memory: it need not be for this file
+            try:
+                answer = self._try(job, param, read)
+            except _Killed as again:
+                raise RuntimeError("a media helper was killed, and so was the next one") from again
+        if isinstance(answer, Refused):
+            if answer.detail:
+                log.error("a file could not be decoded\n%s", answer.detail)
+            raise answer.refusal()
+        return answer
+
+    def _try(self, job: MediaJob, param: str, read: "Callable[[socket.socket], T | Refused]") -> "T | Refused":
         helper = self._take()
         try:
             send(helper.socket, job)
@@ -76,10 +92,6 @@ class MediaDecoder:
             helper.end()  # in the middle of an answer
             raise
         self._put(helper)
-        if isinstance(answer, Refused):
-            if answer.detail:
-                log.error("a file could not be decoded\n%s", answer.detail)
-            raise answer.refusal()
         return answer
 
     def _take(self) -> "_Helper":
@@ -156,16 +168,21 @@ def _end_all(helpers: list[_Helper]) -> None:
     helpers.clear()
 
 
+class _Killed(Exception):
+    """A helper ended by SIGKILL, which no library sends."""
+
+
 def _lost(helper: _Helper, param: str) -> NoReturn:
-    """Raises InvalidRequest where a signal ended the helper: nothing but the file can be the reason. RuntimeError where
-    it ended by itself."""
+    """Raises InvalidRequest where the file crashed its decoder, _Killed where somebody ended the helper, and
+    RuntimeError where it ended by itself."""
     status = helper.status()
     if status >= 0:
         raise RuntimeError(f"a media helper exited with status {status}")
+    log.error("a media helper ended in the middle of a job, by %s", signal.Signals(-status).name)
+    if status == -signal.SIGKILL:
+        raise _Killed from None
     if status == -signal.SIGXCPU:
-        log.error("a media helper took more CPU time than a job may have")
         raise _too_long(param) from None
-    log.error("a media helper ended in the middle of a job, with status %d", status)
     raise InvalidRequest(f"{param!r} can't be decoded: its decoder crashed.", param) from None
 
 

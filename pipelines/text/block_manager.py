@@ -3,6 +3,7 @@
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from pipelines.text.prefix import PrefixKey
 
@@ -62,10 +63,12 @@ class BlockManager:
             blocks.append(block)
         return blocks
 
-    def can_allocate(self, count: int, prefix: Sequence[int] = ()) -> bool:
-        """Whether `count` blocks can be had beside the matched `prefix`."""
+    def can_allocate(self, count: int, prefix: Sequence[int] = (), released: Iterable[Sequence[int]] = ()) -> bool:
+        """Whether `count` blocks can be had beside the matched `prefix`, once the tables `released` are given back."""
+        references = Counter(chain.from_iterable(released))
+        freed = {block for block, number in references.items() if number == self._references[block]}
         held = sum(self._states[block] == _CACHED for block in prefix)
-        return count <= self.num_available - held
+        return count <= self.num_available - held + len(freed.difference(prefix))
 
     def allocate(self, count: int, prefix: Sequence[int] = (), growth: int = 0) -> list[int]:
         """A table: the matched `prefix`, then `count` blocks of its own. Only after `can_allocate`.

@@ -148,7 +148,7 @@ class TextPipeline:
     def step(self, only: str | None = None) -> StepResult:
         started = monotonic()
         self._speculation.propose(self._scheduler.drafting(only), self._scheduler.num_running)
-        plan = self._scheduler.schedule(only, started)
+        plan = self._scheduler.schedule(started, only)
         if not plan.chunks:
             return StepResult()
         results = self._run(plan)

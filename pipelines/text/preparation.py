@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from models.tokenizer import NONE, Tokenizer
 from pipelines.base import InvalidRequest, Ticket
+from pipelines.effort import effort
 from pipelines.messages import (
     ChatPrompt,
     Prompt,
@@ -15,7 +16,6 @@ from pipelines.messages import (
     Sampling,
     StringPrompt,
     TextOptions,
-    TextPart,
     TextRequest,
     TokenPrompt,
 )
@@ -32,7 +32,7 @@ from pipelines.text.vocabulary import Vocabulary
 
 T = TypeVar("T")
 
-BRIEF = 1000  # characters: preparing more takes longer than waking a thread. A choice or a message is worth 100
+BRIEF = 1000  # of effort: preparing more takes longer than waking a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +76,7 @@ class Preparer:
         self._own = threading.local()
 
     def brief(self, request: TextRequest) -> bool:
-        size = 100 * request.n * len(request.prompts)
-        for prompt in request.prompts:
-            match prompt:
-                case ChatPrompt(messages=messages):
-                    size += sum(
-                        len(part.text) for each in messages for part in each.content if isinstance(part, TextPart)
-                    )
-                    size += 100 * len(messages)
-                case StringPrompt(text=text):
-                    size += len(text)
-                case TokenPrompt(ids=ids):
-                    size += len(ids)
-        return size <= BRIEF
+        return effort(request) <= BRIEF
 
     def prepare(self, ticket: Ticket, request: TextRequest) -> list[Sequence]:
         """`n` sequences for each prompt, in the order of the choices. Raises InvalidRequest."""

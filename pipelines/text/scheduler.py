@@ -1,10 +1,9 @@
 """Which rows of which sequences the next step runs."""
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
-from math import inf
 
 from pipelines.text.block_manager import BlockManager
 from pipelines.text.pace import Pace
@@ -126,9 +125,9 @@ class Scheduler:
                 wants.append(Want(sequence, max(0, room)))
         return wants
 
-    def schedule(self, only: str | None = None, now: float = inf) -> Plan:
-        """The next step; with `only`, of one request. What it takes (blocks, a place among the running) stays taken
-        if the step fails: no token depends on it. `now`: monotonic seconds."""
+    def schedule(self, now: float, only: str | None = None) -> Plan:
+        """The next step, at `now` monotonic seconds; with `only`, of one request. What it takes (blocks, a place among
+        the running) stays taken if the step fails: no token depends on it."""
         budget = self._max_num_batched_tokens
         if only is None:
             self._welcome()
@@ -266,16 +265,19 @@ class Scheduler:
 
     def _welcome(self) -> None:
         """Admit interactive sequences that the others make room for: before anything is scheduled, since whoever is
-        put back takes no part in the step. Of long prompts one at a time is computed, so one at a time is let in."""
-        if self._waiting.batch_turn and self._places(reserved=False) > 0:
-            return
+        put back takes no part in the step. Of long prompts one at a time is computed, so one at a time is let in. A
+        batch sequence whose turn it is goes first where it finds room, and holds nobody up where it does not."""
         computing = any(s.prefilling and not s.brief and s.rank < Rank.BATCH for s in self._running)
+        batch_turn = self._waiting.batch_turn
 
         def welcome(sequence: Sequence) -> bool:
-            return sequence.rank < Rank.BATCH and (not computing or self._is_brief(sequence))
+            return batch_turn if sequence.rank is Rank.BATCH else not computing or self._is_brief(sequence)
 
         while (newcomer := self._admit(welcome, preempt=True)) is not None:
+            if newcomer.rank is Rank.BATCH:
+                return  # whoever came now would put it back at once
             computing = computing or (newcomer.prefilling and not newcomer.brief)
+            batch_turn = self._waiting.batch_turn
 
     def _admit(self, welcome: Callable[[Sequence], bool] | None = None, *, preempt: bool = False) -> Sequence | None:
         """The next waiting sequence, of those that are welcome: now running with blocks for its whole prompt. None
@@ -283,20 +285,26 @@ class Scheduler:
         full = len(self._running) == self._max_num_seqs
         if not len(self._waiting) or (full and (not preempt or self._running[-1].rank < Rank.FURTHER)):
             return None
-        lacking = False
+        lacking: Rank | None = None  # the blocks that come free are for one of this rank, but for the reserve
         for sequence in self._waiting.in_turn(self._running):
-            if (welcome is not None and not welcome(sequence)) or (lacking and not sequence.reserved):
+            passes = sequence.reserved or lacking is None or sequence.rank < lacking
+            if not passes or (welcome is not None and not welcome(sequence)) or not self._has_leader(sequence):
                 continue
-            if not self._has_leader(sequence) or not self._place(sequence, preempt=preempt):
+            yielding = self._yielding(sequence) if preempt else []
+            if self._places(reserved=sequence.reserved, without=len(yielding)) <= 0:
                 continue  # those behind it may have places that it may not take
             prefix = self._match(sequence)
             needed = self._blocks.blocks_for(min(len(sequence.tokens) + 1, self._max_model_len)) - len(prefix)
-            if self._make_room(sequence, needed, prefix, preempt=preempt):
+            victims = self._victims(sequence, needed, prefix, yielding)
+            if victims is not None:
+                for victim in victims:
+                    self._preempt(victim)
                 self._start(sequence, needed, prefix)
                 return sequence
             if sequence.reserved:
                 return None
-            lacking = True  # the blocks that come free are its own, but for the reserve
+            # A batch sequence that has its turn stands before the interactive ones: it keeps blocks from its own class.
+            lacking = Rank.BATCH if sequence.rank is Rank.BATCH else Rank.SMALL
         return None
 
     def _start(self, sequence: Sequence, needed: int, prefix: list[int]) -> None:
@@ -309,39 +317,32 @@ class Scheduler:
         insort(self._running, sequence, key=lambda other: (other.rank, other.order))
         self._count_hit(sequence)
 
-    def _places(self, *, reserved: bool) -> int:
-        """Free places among the running; those that are kept for small sequences are `reserved`."""
-        free = self._max_num_seqs - len(self._running)
+    def _places(self, *, reserved: bool, without: int) -> int:
+        """Free places among the running, `without` so many of those that yield; some are `reserved` for small ones."""
+        free = self._max_num_seqs - len(self._running) + without
         if reserved:
             return free
-        others = sum(not each.reserved for each in self._running)
+        others = sum(not each.reserved for each in self._running) - without
         return min(free, self._max_num_seqs - self._max_num_seqs // RESERVE - others)
 
-    def _place(self, sequence: Sequence, *, preempt: bool) -> bool:
-        """Whether there is a place for it among the running, if need be another's."""
-        while self._places(reserved=sequence.reserved) <= 0:
-            if not preempt or not self._put_back_for(sequence):
-                return False
-        return True
+    def _victims(
+        self, sequence: Sequence, needed: int, prefix: list[int], yielding: list[Sequence]
+    ) -> list[Sequence] | None:
+        """The first of those that yield, no more than it takes to have a place and blocks for a sequence. None where
+        all of them are too few."""
 
-    def _make_room(self, sequence: Sequence, needed: int, prefix: list[int], *, preempt: bool) -> bool:
-        """Whether there are blocks for it, if need be others'."""
-        if not sequence.reserved and self._running:
-            needed += self._blocks.num_blocks // (2 * RESERVE)
-        # Each running sequence keeps a block to grow into: else the newcomer would be put back at once.
-        while not self._blocks.can_allocate(needed + len(self._running), prefix):
-            lower = self._yielding(sequence)
-            least = needed + len(self._running) - sum(1 + len(each.table) for each in lower)
-            if not preempt or not self._blocks.can_allocate(least, prefix) or not self._put_back_for(sequence):
+        def suffices(count: int) -> bool:
+            if self._places(reserved=sequence.reserved, without=count) <= 0:
                 return False
-        return True
+            remaining = len(self._running) - count
+            reserve = self._blocks.num_blocks // (2 * RESERVE) if remaining and not sequence.reserved else 0
+            # Each running sequence keeps a block to grow into: else the newcomer would be put back at once.
+            wanted = needed + reserve + remaining
+            return self._blocks.can_allocate(wanted, prefix, [each.table for each in yielding[:count]])
 
-    def _put_back_for(self, sequence: Sequence) -> bool:
-        """Put back the newest of the lowest rank that may be."""
-        victim = next(iter(self._yielding(sequence)), None)
-        if victim is not None:
-            self._preempt(victim)
-        return victim is not None
+        counts = range(len(yielding) + 1)
+        count = 0 if suffices(0) else bisect_left(counts, True, key=suffices)  # more never do worse
+        return yielding[:count] if count in counts else None
 
     def _yielding(self, to: Sequence) -> list[Sequence]:
         """Those that may be put back for a sequence, the first to go first: of the batch class, and further choices of

@@ -22,7 +22,7 @@ class Rank(IntEnum):
 
     SMALL = 0  # the first choice of an interactive request with a prompt that fits one step
     LONG = 1  # with a longer prompt
-    FURTHER = 2  # further choices of an interactive request
+    FURTHER = 2  # further choices of an interactive request, and all of its further prompts
     BATCH = 3
 
 

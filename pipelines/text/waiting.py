@@ -14,7 +14,8 @@ PATIENCE_S = 0.005
 
 
 def due(sequence: Sequence) -> float:
-    """In the order of this, prompts are computed within a priority class. It never grows, so nothing starves."""
+    """In the order of this, prompts are computed within a priority class. It is never more than on arrival, also when
+    the sequence is put back, so nothing starves."""
     return sequence.ticket.received + (sequence.prompt_length - sequence.computed) * PATIENCE_S
 
 

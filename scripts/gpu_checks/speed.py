@@ -64,6 +64,9 @@ class RandomCheckpoint:
     def __contains__(self, name: str) -> bool:
         return True
 
+    def require(self, config: Any) -> None:
+        """All of them are there."""
+
     def weight(self, name: str) -> Tensor:
         shape = self._shapes.get(".".join(name.split(".")[-2:]))
         if shape is None:  # a norm

@@ -19,6 +19,7 @@ from pipelines.messages import (
     ErrorCode,
     Event,
     Failed,
+    Feed,
     FinishReason,
     Ready,
     Timing,
@@ -35,6 +36,7 @@ class ScriptedCall:
         self.call = call
         self.timeline = timeline
         self.aborted = False
+        self.fed: list[bytes] = []  # more input, of a live stream
         self.session = WorkerSession(call.id, timeline, self._sent, _writable)
 
     def say(self, *events: Event) -> None:
@@ -64,8 +66,11 @@ class ScriptedCall:
         self.say(Failed(self.call.id, code, message, param))
 
     def _sent(self, frame: ToWorker) -> None:
-        if isinstance(frame, Abort):
-            self.aborted = True
+        match frame:
+            case Abort():
+                self.aborted = True
+            case Feed(data=data):
+                self.fed.append(data)
 
 
 async def _writable() -> None:

@@ -7,55 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.admission import (
-    INTERACTIVE_RUN,
-    Admission,
-    Lease,
-    Overloaded,
-    QueueDeadline,
-    Slots,
-    Unavailable,
-)
-from gateway.backends.base import State
-from tests.gateway.scripted import ScriptedBackend
-
-
-class Desk:
-    """An admission over scripted replicas."""
-
-    def __init__(self, *slots: int, max_queue: int = 8, limit: int | None = None) -> None:
-        self._open([ScriptedBackend(each) for each in slots], limit, max_queue=max_queue)
-
-    @classmethod
-    def over(cls, backends: list[ScriptedBackend], **options: int) -> "Desk":
-        desk = cls.__new__(cls)
-        desk._open(backends, None, **{"max_queue": 8, **options})
-        return desk
-
-    def _open(self, backends: list[ScriptedBackend], limit: int | None, **options: int) -> None:
-        self.backends = backends
-        self.slots = [Slots(backend, limit) for backend in backends]
-        self.admission = Admission(self.slots, self._pick, **options)
-
-    def _pick(self, large: bool) -> Slots | None:
-        best = max(self.slots, key=lambda s: s.room(large=large))
-        return best if best.room(large=large) > 0 else None
-
-    def ask(
-        self,
-        units: int = 1,
-        priority: str = "interactive",
-        deadline: float | None = None,
-        tenant: str = "",
-        large: bool = False,
-    ) -> asyncio.Task[Lease]:
-        asked = self.admission.acquire(units, priority, deadline, tenant=tenant, large=large)  # type: ignore[arg-type]
-        return asyncio.ensure_future(asked)
-
-
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
+from gateway.admission import INTERACTIVE_RUN, Lease, Overloaded, QueueDeadline
+from tests.gateway.queueing import Desk, settle
 
 
 async def test_a_free_slot_is_granted_at_once_and_returns_once() -> None:
@@ -293,87 +246,6 @@ async def test_of_tenants_that_hold_the_same_the_one_that_waited_longest_is_next
 async def test_configured_slots_cap_what_a_worker_announces() -> None:
     desk = Desk(16, limit=2)
     assert desk.admission.total == 2
-
-
-async def test_nobody_is_sent_to_a_replica_that_is_not_ready() -> None:
-    desk = Desk(2)
-    desk.backends[0].become(State.RESTARTING, "it was lost")
-    with pytest.raises(Unavailable) as refusal:
-        await desk.admission.acquire()
-    assert refusal.value.reason == "it was lost"
-    assert refusal.value.retry_after == 3  # its last load took 1.2 s
-
-
-async def test_the_first_load_is_waited_for_within_the_queue_and_the_deadline() -> None:
-    backends = [ScriptedBackend(2)]
-    backends[0].state = State.LOADING
-    desk = Desk.over(backends, max_queue=2)
-    first, second = desk.ask(), desk.ask(deadline=monotonic() + 0.02)
-    await settle()
-    with pytest.raises(Overloaded):
-        await desk.admission.acquire()
-    with pytest.raises(QueueDeadline):
-        await second
-    assert desk.admission.waiting == 1
-    backends[0].become(State.READY)
-    (await first).release()
-    assert desk.admission.state() == (2, 0, 0)
-
-
-@pytest.mark.parametrize("state", [State.FAILED, State.RESTARTING])  # for good, or to be tried again
-async def test_a_first_load_that_failed_ends_the_wait_with_its_reason(state: State) -> None:
-    backends = [ScriptedBackend()]
-    backends[0].state = State.LOADING
-    desk = Desk.over(backends)
-    waiting = [desk.ask() for _ in range(3)]
-    await settle()
-    backends[0].become(state, "no such file")
-    for each in waiting:
-        with pytest.raises(Unavailable, match="no such file"):
-            await each
-    assert desk.admission.waiting == 0
-
-
-async def test_who_waited_for_the_load_and_may_not_wait_for_a_slot_is_refused_then() -> None:
-    backends = [ScriptedBackend(2)]
-    backends[0].state = State.LOADING
-    desk = Desk.over(backends, max_queue=0, max_loading=8)
-    waiting = [desk.ask() for _ in range(5)]
-    await settle()
-    backends[0].become(State.READY)
-    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(each) for each in outcomes] == [Lease] * 2 + [Overloaded] * 3
-    with pytest.raises(Overloaded):
-        await desk.admission.acquire()
-    for lease in outcomes:
-        if isinstance(lease, Lease):
-            lease.release()
-    assert desk.admission.state() == (2, 0, 0)
-
-
-async def test_waiters_outlive_a_restart() -> None:
-    desk = Desk(1)
-    lease = await desk.admission.acquire()
-    waiting = desk.ask()
-    await settle()
-    desk.backends[0].become(State.RESTARTING)
-    lease.release()  # its session ended with the worker
-    await settle()
-    assert not waiting.done()
-    desk.backends[0].become(State.READY)
-    (await waiting).release()
-
-
-async def test_waiters_end_when_nothing_will_come_back() -> None:
-    desk = Desk(1)
-    lease = await desk.admission.acquire()
-    waiting = desk.ask()
-    await settle()
-    desk.backends[0].become(State.FAILED, "no such file")
-    with pytest.raises(Unavailable, match="no such file"):
-        await waiting
-    lease.release()
-    assert desk.admission.state() == (0, 0, 0)
 
 
 @settings(max_examples=60)

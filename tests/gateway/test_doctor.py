@@ -133,6 +133,16 @@ def test_a_probe_that_fails_is_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no_such_probe" in found
 
 
+def test_the_probe_is_ours_whatever_is_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/__init__.py").write_text("raise SystemExit('somebody else')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gateway.doctor.PROBE", "models.no_such_probe")
+    assert "somebody else" not in str(probe_torch())
+
+
 def test_memory_is_what_the_control_group_leaves(tmp_path: Path) -> None:
     total = memory_limit(tmp_path)
     (tmp_path / "memory").mkdir()

@@ -216,7 +216,7 @@ async def test_a_large_request_leaves_room_for_others(it: Desk) -> None:
     pending = [asyncio.ensure_future(answer) for answer in answers]
     large = await it.backend.opened(1)
     small = await it.backend.opened(2)
-    assert sorted(call.call.units for call in (large, small)) == [1, MAX_UNITS]
+    assert it.admission.state() == (1024, MAX_UNITS + 1, 0)
     for call in (large, small):
         answered(call)
     assert [len((await each).json()["data"]) for each in pending] == [2048, 1]

@@ -3,7 +3,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import psutil
 import pytest
 
 from gateway.backends.base import Call, State
@@ -14,7 +13,7 @@ from gateway.settings import ModelSettings, Settings
 from metrics.registry import Registry
 from metrics.timeline import Timeline
 from pipelines.messages import Delta, Done, StringPrompt, TextRequest
-from tests.gateway.backends.workers import IMPATIENT, PATIENCE, read, until
+from tests.gateway.backends.workers import IMPATIENT, PATIENCE, read, until, workers
 
 
 def fake_model(name: str, **options: Any) -> ModelSettings:
@@ -116,7 +115,7 @@ async def test_the_first_requests_of_a_model_that_is_not_preloaded_wait_for_its_
         assert hasty.startswith("deadline_exceeded")
         assert {answer.split() == ["one", "two"] for answer in answers} == {True}
         assert fleet.status("lazy").replicas[0].restarts == 0
-        assert len(psutil.Process().children()) == 2
+        assert len(workers()) == 2
 
 
 async def test_requests_that_wait_for_a_load_which_fails_are_told_why() -> None:
@@ -128,7 +127,7 @@ async def test_requests_that_wait_for_a_load_which_fails_are_told_why() -> None:
 async def test_replicas_are_workers_of_their_own() -> None:
     async with fleet_of(fake_model("a", replicas=2)) as fleet:
         await until(lambda: states(fleet, "a") == [State.READY] * 2)
-        assert len(psutil.Process().children()) == 2
+        assert len(workers()) == 2
         assert fleet.route("a").admission.total == 32
 
 
@@ -140,6 +139,6 @@ async def test_drain_lets_calls_finish_and_ends_every_worker() -> None:
         _, events = await asyncio.gather(fleet.drain(PATIENCE), read(session))
         assert isinstance(events[-1], Done)
         assert states(fleet, "a") == states(fleet, "b") == [State.STOPPED]
-        assert not psutil.Process().children()
+        assert not workers()
         fleet.route("a")  # starts nothing any more
         assert states(fleet, "a") == [State.STOPPED]

@@ -1,6 +1,7 @@
 """What `make install` asks pip for, on machines of several kinds. pip itself is a script that notes its arguments."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,7 @@ def install(
     calls = venv / "calls"
     calls.unlink(missing_ok=True)
     there = {"CPU_INDEX_STATUS": str(cpu_index), "TORCH_THERE": torch, "GPU_RUNTIME_THERE": gpu_runtime}
+    there["PATH"] = f"{venv / 'bin'}:{os.environ['PATH']}"
     done = subprocess.run(
         [ROOT / "scripts/install.sh", sys.executable, venv, build, CPU_INDEX],
         env={**os.environ, **there, "CALLS": str(calls)},
@@ -89,6 +91,24 @@ def test_with_a_gpu_both_are_cuda_s(venv: Path) -> None:
 def test_another_build_of_the_same_version_is_replaced(venv: Path, build: str, there: str, again: bool) -> None:
     calls, _ = install(venv, build, torch=there)
     assert ("--force-reinstall" in calls[0]) == again
+
+
+def test_on_macos_there_is_one_build_and_nothing_to_replace(venv: Path) -> None:
+    uname = venv / "bin/uname"
+    uname.write_text("#!/bin/sh\necho Darwin\n")
+    uname.chmod(0o755)
+    calls, _ = install(venv, "cpu", torch="2.13.0")
+    assert calls[0] == "install --no-compile --constraint constraints.txt torch==2.13.0"
+
+
+def test_no_array_that_may_be_empty_is_expanded_bare() -> None:
+    """macOS's bash 3.2 takes it for an unset one."""
+    text = (ROOT / "scripts/install.sh").read_text()
+    maybe_empty = re.findall(r"(?m)^\s*(\w+)=\(\)", text)
+    assert maybe_empty
+    for name in maybe_empty:
+        guarded = f'${{{name}[@]+"${{{name}[@]}}"}}'
+        assert text.count(f"${{{name}[@]}}") == text.count(guarded)
 
 
 def test_two_builds_of_onnx_runtime_never_share_a_folder(venv: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from gateway.gallery import Gallery
 from pipelines.logs import fields
 from tests.gateway.desk import CHAT, Counter, Desk, chat, counter
 from tests.gateway.scripted import ScriptedCall
@@ -116,6 +117,22 @@ async def test_who_asked_and_what_comes_every_few_seconds(tmp_path: Path, caplog
         ("GET /v1/images/files/…", "INFO", 404, None),
         ("GET /v1/models", "INFO", 401, None),
     ]
+
+
+@pytest.mark.parametrize("path", ["//v1/images/files/", "/v1//images///files//", "/v1/images/%66iles/"])
+async def test_a_picture_s_name_is_in_no_line_however_its_path_is_spelt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    def find(gallery: Gallery, name: str) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(Gallery, "find", find)
+    app, _ = make_app(make_settings(tmp_path))
+    async with make_client(app) as client:
+        await client.get(f"http://localhost{path}xyzzy.png")
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("gateway")]
+    assert [each.partition("…")[0] for each in said] == ["GET /v1/images/files/"] * 2  # of the bug, and of the request
+    assert "xyzzy" not in repr(said)
 
 
 async def test_a_body_that_did_not_come(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -161,3 +161,12 @@ async def test_bad_texts_are_named(it: Desk, fields: dict[str, Any], param: str)
 async def test_a_bad_ranking_is_named(it: Desk, fields: dict[str, Any], param: str) -> None:
     answer = await it.client.post(RERANK, json={"model": "scripted", "query": "q", "documents": ["a"], **fields})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+async def test_null_is_absence_in_either_body(it: Desk) -> None:
+    answer = await rerank(it, ["a", "b"], texts=None)
+    assert [result["index"] for result in answer.json()["results"]] == [0, 1]
+    answer = await it.client.post("/rerank", json={"query": "q", "texts": ["a", "b"], "documents": None})
+    assert [result["index"] for result in answer.json()] == [0, 1]
+    answer = await it.client.post("/rerank", json={"model": "scripted", "query": "q", "texts": None})
+    assert answer.json()["error"]["param"] == "documents"

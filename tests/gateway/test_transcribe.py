@@ -1,9 +1,12 @@
 """Where transcripts of several files go, and how far the bar is. The command itself is in tests/integration."""
 
+import asyncio
 import io
 from pathlib import Path
 from time import monotonic
+from typing import cast
 
+import msgspec
 import pysubs2
 import pytest
 from hypothesis import given
@@ -11,11 +14,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.progress import Progress as Bars
 
+from gateway.fleet import Fleet
 from gateway.schemas.audio import Format
-from gateway.transcribe import Progress, Wishes
+from gateway.transcribe import Progress, Wishes, _one
 from gateway.transcribe_console import Pace, _Printer
 from gateway.transcripts import Captions, output_names
+from metrics.registry import Registry
 from pipelines.audio.messages import Segment
+from tests.gateway.scripted import SETTINGS, ScriptedBackend, ScriptedFleet
 
 
 def segment(start: float, end: float, text: str) -> Segment:
@@ -82,6 +88,12 @@ class Printed:
         file.changed(file, "")
         return file
 
+    def fail(self, number: int, seconds: float) -> None:
+        file = self.printer.files[number]
+        file.seconds = seconds
+        file.error = "the worker was lost"
+        file.changed(file, "")
+
     @property
     def told(self) -> str:
         assert isinstance(self.console.file, io.StringIO)
@@ -95,6 +107,22 @@ def test_files_are_printed_in_order_whichever_ends_first(capsys: pytest.CaptureF
     printed.end(0, "first")
     said = capsys.readouterr().out
     assert said.startswith("1\n00:00:00,000 --> 00:00:01,000\nfirst\n\n2\n00:00:02,000 --> 00:00:03,000\nsecond\n")
+
+
+def test_captions_behind_a_file_that_failed_are_still_in_time(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = Printed(["a.wav", "b.wav", "c.wav"], "srt")
+    printed.fail(0, 60.0)
+    printed.fail(1, 0.0)  # no length is known of it
+    printed.end(2, "third")
+    assert capsys.readouterr().out == "1\n00:01:00,000 --> 00:01:01,000\nthird\n"
+
+
+async def test_a_file_whose_model_says_nothing_is_an_error_of_that_file() -> None:
+    fleet = ScriptedFleet(Registry())
+    fleet.serve(msgspec.structs.replace(SETTINGS, kind="audio", first_event_timeout_s=0.01), [ScriptedBackend()])
+    file = Progress(Path("a.wav"), lambda *_: None)
+    await _one(cast(Fleet, fleet), Registry(), Wishes(), file, asyncio.Semaphore())
+    assert "said nothing" in (file.error or "")
 
 
 def test_files_of_one_name_are_all_written_and_that_is_told(tmp_path: Path) -> None:

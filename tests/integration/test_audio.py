@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import psutil
 import pysubs2
@@ -320,6 +321,7 @@ def test_the_command_line_transcribes_without_a_server(tmp_path: Path, capsys: p
     from tests.integration.hearing import audio_settings
 
     model = audio_model(audio_settings(tmp_path), "whisper-1")
+    model = msgspec.structs.replace(model, first_event_timeout_s=0.01, gap_timeout_s=0.01)  # nobody waits for a server
     garbage = tmp_path / "garbage.mp3"
     garbage.write_bytes(b"no audio at all" * 100)
     namesake = tmp_path / CLIP.name

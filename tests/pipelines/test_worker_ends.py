@@ -84,7 +84,7 @@ def test_abort_after_the_end_says_nothing(worker: Worker) -> None:
 
 def test_deadline_while_queued_for_prepare(worker: Worker) -> None:
     worker.open("slow", "!slow-prepare=200 one")
-    worker.open("x", "one !die-prepare", deadline=0.05)  # is not even begun
+    worker.open("x", "one two three !die-prepare", deadline=0.05)  # longer, so behind it; is not even begun
     assert end_of(worker, "x", "slow").code == "deadline_exceeded"
 
 

@@ -2,7 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.backends.process import ROOT, _environment, describe_exit
+from gateway.backends.process import ROOT, child_environment, describe_exit
 
 
 @pytest.mark.parametrize(
@@ -10,12 +10,12 @@ from gateway.backends.process import ROOT, _environment, describe_exit
     [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
 )
 def test_the_operator_s_word_on_spinning_stands(ours: Mapping[str, str], spin: str | None) -> None:
-    assert _environment(ours).get("GOMP_SPINCOUNT") == spin
+    assert child_environment(ours).get("GOMP_SPINCOUNT") == spin
 
 
 def test_the_child_finds_our_code_before_what_else_is_on_the_path() -> None:
-    assert _environment({})["PYTHONPATH"] == ROOT
-    assert _environment({"PYTHONPATH": "/theirs"})["PYTHONPATH"] == f"{ROOT}:/theirs"
+    assert child_environment({})["PYTHONPATH"] == ROOT
+    assert child_environment({"PYTHONPATH": "/theirs"})["PYTHONPATH"] == f"{ROOT}:/theirs"
 
 
 def test_exits_are_described_for_people() -> None:

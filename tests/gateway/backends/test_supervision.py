@@ -17,7 +17,18 @@ from gateway.backends.worker import Supervision, WorkerBackend
 from metrics.registry import Registry
 from pipelines.messages import Delta, Done
 from tests.fakes import fake_spec
-from tests.gateway.backends.workers import IMPATIENT, PATIENCE, first, lost, open_call, read, running, text, until
+from tests.gateway.backends.workers import (
+    IMPATIENT,
+    PATIENCE,
+    first,
+    lost,
+    open_call,
+    read,
+    running,
+    text,
+    until,
+    workers,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -72,7 +83,7 @@ async def test_a_model_that_can_never_load_is_not_tried_again() -> None:
     await backend.start()
     await until(lambda: backend.state is State.FAILED)
     assert backend.reason == "the fake model is missing"
-    await until(lambda: not psutil.Process().children())
+    await until(lambda: not workers())
     await asyncio.sleep(3 * IMPATIENT.backoff_max)
     assert (backend.state, backend.restarts) == (State.FAILED, 0)
     await backend.stop(1.0)
@@ -155,7 +166,7 @@ async def test_stop_ends_what_does_not_finish_in_time_and_leaves_nothing_behind(
         await asyncio.gather(backend.stop(0.1), backend.stop(0.1))
         assert lost(await read(stuck))
         assert lost(await read(frozen))
-    assert not psutil.Process().children()
+    assert not workers()
     assert asyncio.all_tasks() == tasks
     await until(lambda: descriptors() == before)
 
@@ -167,7 +178,7 @@ async def test_stop_while_it_loads(pause: float) -> None:
     await asyncio.sleep(pause)
     await backend.stop(PATIENCE)
     assert backend.state is State.STOPPED
-    assert not psutil.Process().children()
+    assert not workers()
 
 
 async def test_restarts_leak_no_descriptors() -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from time import monotonic
+
+import psutil
 
 from gateway.backends.base import Call, Session, State
 from gateway.backends.worker import Supervision, WorkerBackend
@@ -16,6 +18,17 @@ PATIENCE = 30.0  # seconds; a test that waits this long has failed
 
 # Quick to notice and to restart.
 IMPATIENT = Supervision(ping=0.05, silence=0.3, backoff=0.02, backoff_max=0.1)
+
+
+def workers() -> list[psutil.Process]:
+    """Children of this process that it has not reaped. Other tests' media helpers may be there beside them."""
+
+    def decodes(child: psutil.Process) -> bool:
+        with suppress(psutil.Error):  # one that has ended has no command line
+            return "pipelines.media.helper" in child.cmdline()
+        return False
+
+    return [child for child in psutil.Process().children() if not decodes(child)]
 
 
 async def until(happened: Callable[[], bool]) -> None:

@@ -55,12 +55,19 @@ def test_from_pictures_to_a_model_that_diffusers_runs(
     run(train_unet, "--work", str(work), "--steps", "2", "--variations", "2")
     run(export, "--work", str(work), "--out", str(out))
 
+    assert str(tmp_path) not in "".join(file.read_text() for file in out.rglob("*.json"))
     assert json.loads((out / "generation_config.json").read_text())["width"] == 64
     painter = evaluate.Painter(out)
     painter.settings["num_inference_steps"] = 2
     first, second = painter.draw("a ball", [1, 2])
     assert first.shape == (64, 64, 3)
     assert not (first == second).all()
+
+
+def test_the_packaged_model_names_no_folder_that_it_was_made_in() -> None:
+    described = [json.loads(file.read_text()) for file in Path(export.__file__).parent.rglob("config.json")]
+    assert len(described) == 3
+    assert {each.get("_name_or_path", "") for each in described} == {""}
 
 
 def test_latents_have_mean_0_and_deviation_1_and_decode_as_before() -> None:

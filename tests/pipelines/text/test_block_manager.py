@@ -51,6 +51,21 @@ def test_a_hit_goes_on_right_behind_its_prefix():
     assert blocks.allocate(2, prefix) == list(range(prompt[0], prompt[0] + 4))
 
 
+def test_tables_that_are_given_back_free_what_no_other_holds():
+    blocks = BlockManager(8, BLOCK)
+    keys = keys_of("abcdefgh")
+    first = blocks.allocate(3)
+    blocks.register(first, keys, 0, 2)
+    second = blocks.allocate(2, blocks.match(keys))
+    assert blocks.num_available == 3
+    for released, free in (([first], 4), ([second], 5), ([first, second], 8)):
+        assert blocks.can_allocate(free, (), released)
+        assert not blocks.can_allocate(free + 1, (), released)
+    prefix = blocks.match(keys)  # the newcomer holds it then
+    assert blocks.can_allocate(6, prefix, [first, second])
+    assert not blocks.can_allocate(7, prefix, [first, second])
+
+
 def test_where_there_is_no_run_the_scattered_blocks_do():
     blocks = BlockManager(6, BLOCK)
     tables = [blocks.allocate(1) for _ in range(6)]

@@ -7,7 +7,16 @@ import pytest
 
 from models.loading import GenerationDefaults
 from pipelines.base import InvalidRequest, ModelError, Ticket
-from pipelines.messages import ChatPrompt, MediaPart, Message, StringPrompt, TextPart, TokenPrompt
+from pipelines.messages import (
+    ChatPrompt,
+    FunctionCall,
+    MediaPart,
+    Message,
+    StringPrompt,
+    TextPart,
+    TokenPrompt,
+    ToolCall,
+)
 from pipelines.text.defaults import sampling_defaults
 from pipelines.text.fields import SamplingDefaults, SamplingOptions
 from pipelines.text.validation import MAX_STOP_CHARACTERS, MAX_STOPS
@@ -217,3 +226,35 @@ def test_each_thread_has_its_own_tokenizer():
 def test_a_text_model_takes_no_feed():
     with pytest.raises(InvalidRequest):
         create_pipeline().feed(TICKET, b"")
+
+
+LONG = "x" * 3_000
+
+
+@pytest.mark.parametrize(
+    ("brief", "prompt", "n"),
+    [
+        (True, "prompt", 1),
+        (True, chat("hi", "hello"), 1),
+        (False, LONG, 1),
+        (False, TokenPrompt([1] * 3_000), 1),
+        (False, "prompt", 20),
+        (False, [StringPrompt("prompt")] * 20, 1),
+        (False, chat(*["hi"] * 20), 1),
+        (False, chat(LONG), 1),
+        (False, ChatPrompt([Message("user", [TextPart("")] * 20)]), 1),
+        (False, ChatPrompt([Message("user", [TextPart("hi")], name=LONG)]), 1),
+        (False, ChatPrompt([Message("tool", [TextPart("hi")], tool_call_id=LONG)]), 1),
+        (False, ChatPrompt([Message("assistant", tool_calls=[ToolCall(LONG, FunctionCall("f", "{}"))])]), 1),
+        (False, ChatPrompt([Message("assistant", tool_calls=[ToolCall("1", FunctionCall(LONG, "{}"))])]), 1),
+        (False, ChatPrompt([Message("assistant", tool_calls=[ToolCall("1", FunctionCall("f", LONG))])]), 1),
+        (False, ChatPrompt([Message("assistant", tool_calls=[ToolCall("1", FunctionCall("f", "{}"))] * 20)]), 1),
+    ],
+)
+def test_a_prompt_is_brief_where_all_that_it_has_is_little(brief, prompt, n):
+    assert create_pipeline().brief(request(prompt, n=n)) is brief
+
+
+@pytest.mark.parametrize("fields", [{"logit_bias": dict.fromkeys(range(3_000), 1.0)}, {"stop_token_ids": [1] * 3_000}])
+def test_many_token_ids_beside_a_prompt_are_not_brief(fields):
+    assert not create_pipeline().brief(request("prompt", **fields))

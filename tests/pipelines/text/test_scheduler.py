@@ -1,67 +1,12 @@
+from math import inf
+
 import pytest
 
-from pipelines.base import Ticket
 from pipelines.messages import TokenLogprob
-from pipelines.text.block_manager import BlockManager
-from pipelines.text.output import Output
-from pipelines.text.plan import Plan
-from pipelines.text.prefix import prefix_keys
-from pipelines.text.sampling import SamplingParams
-from pipelines.text.scheduler import LOGPROB_ROWS, MAX_PREEMPTIONS, Scheduler
-from pipelines.text.sequence import Group, Sequence, State
+from pipelines.text.scheduler import LOGPROB_ROWS, MAX_PREEMPTIONS
+from pipelines.text.sequence import State
 from pipelines.text.waiting import BATCH_SHARE
-
-BLOCK, TILE = 4, 8
-
-
-def create_scheduler(*, num_blocks=64, max_num_seqs=4, max_num_batched_tokens=32, max_model_len=64) -> Scheduler:
-    return Scheduler(
-        BlockManager(num_blocks, BLOCK),
-        tile=TILE,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_model_len=max_model_len,
-    )
-
-
-def create_request(
-    id: str, length: int, *, priority="interactive", n=1, max_tokens=20, token=1, received=0.0, tenant=""
-) -> list[Sequence]:
-    group = Group(Ticket(id, priority, received, tenant=tenant))
-    tokens = [token] * length
-    keys = prefix_keys(tokens, BLOCK, "")
-    sequences: list[Sequence] = []
-    for index in range(n):
-        leader = sequences[0] if sequences else None
-        params = SamplingParams(max_tokens=max_tokens)
-        sequences.append(Sequence(group, index, list(tokens), params, Output(), keys=keys, leader=leader))
-    return sequences
-
-
-def add(scheduler: Scheduler, id: str, length: int, **options) -> Sequence:
-    sequences = create_request(id, length, token=1 + scheduler._arrivals, **options)
-    for sequence in sequences:
-        scheduler.add(sequence)
-    return sequences[0]
-
-
-def step(scheduler: Scheduler, **now) -> Plan:
-    """Schedule, and give each drawing sequence a token."""
-    plan = scheduler.schedule(**now)
-    scheduler.commit(plan, [0] * len(plan.chunks))
-    for chunk in plan.chunks:
-        if chunk.draws:
-            chunk.sequence.append(7)
-    scheduler.check()
-    return plan
-
-
-def rows(plan: Plan) -> list[tuple[str, str, int]]:
-    return [
-        (kind, chunk.sequence.ticket.id, chunk.length)
-        for kind, chunks in (("decode", plan.decode), ("prefill", plan.prefill))
-        for chunk in chunks
-    ]
+from tests.pipelines.text.scheduling import TILE, add, create_request, create_scheduler, rows, step
 
 
 def test_decodes_first_then_prefills_that_have_begun_then_waiting_ones():
@@ -249,7 +194,7 @@ def test_abort_takes_a_request_from_wherever_it_is():
     assert {c.sequence.ticket.id for c in step(scheduler).chunks} == {"c"}
     scheduler.abort("c")
     assert (scheduler.num_running, scheduler.num_waiting) == (0, 0)
-    assert not scheduler.schedule().chunks
+    assert not scheduler.schedule(inf).chunks
     assert scheduler._blocks.num_used == 0
 
 
@@ -258,14 +203,14 @@ def test_only_one_requests_rows():
     add(scheduler, "a", 5)
     add(scheduler, "b", 5, n=2)
     step(scheduler)
-    assert {c.sequence.ticket.id for c in scheduler.schedule().chunks} == {"a", "b"}
-    assert [c.sequence.ticket.id for c in scheduler.schedule(only="b").chunks] == ["b", "b"]
+    assert {c.sequence.ticket.id for c in scheduler.schedule(inf).chunks} == {"a", "b"}
+    assert [c.sequence.ticket.id for c in scheduler.schedule(inf, only="b").chunks] == ["b", "b"]
 
 
 def test_a_plan_that_is_not_committed_is_planned_again():
     scheduler = create_scheduler()
     add(scheduler, "a", 40)
-    assert rows(scheduler.schedule()) == rows(scheduler.schedule())
+    assert rows(scheduler.schedule(inf)) == rows(scheduler.schedule(inf))
 
 
 def test_a_preempted_sequence_is_the_next_to_run():
@@ -300,188 +245,5 @@ def test_a_prefill_that_scores_its_prompt_goes_in_small_chunks():
     (sequence,) = create_request("a", 300)
     sequence.prompt_logprobs = [TokenLogprob(1, "", None, b"")]
     scheduler.add(sequence)
-    (chunk,) = scheduler.schedule().prefill
+    (chunk,) = scheduler.schedule(inf).prefill
     assert (chunk.length, chunk.logits, chunk.draws) == (LOGPROB_ROWS, LOGPROB_ROWS, False)
-
-
-# --- nobody takes everything ------------------------------------------------------------------------------------------
-
-
-def running(scheduler: Scheduler) -> list[str]:
-    return [sequence.ticket.id for sequence in scheduler._running]
-
-
-def fill(scheduler: Scheduler, steps: int = 40) -> None:
-    for _ in range(steps):
-        step(scheduler)
-
-
-def roomy(**options) -> Scheduler:
-    return create_scheduler(**{"num_blocks": 1024, "max_num_seqs": 16, "max_num_batched_tokens": 64, **options})
-
-
-@pytest.mark.parametrize("kind", ["batch", "further choices", "long prompts"])
-def test_large_work_leaves_places_to_whoever_comes(kind):
-    scheduler = roomy(max_model_len=128)
-    if kind == "batch":
-        for number in range(20):
-            add(scheduler, f"batch {number}", 3, priority="batch", max_tokens=100)
-    elif kind == "further choices":
-        add(scheduler, "wide", 3, n=20, max_tokens=100)
-    else:
-        for number in range(20):
-            add(scheduler, f"long {number}", 65, max_tokens=100)
-    fill(scheduler)
-    assert scheduler.num_running == 14 + (kind == "further choices")  # its first choice is like any other's
-    newcomers = [add(scheduler, id, 3) for id in "ab"[: 16 - scheduler.num_running]]
-    step(scheduler)
-    assert all(each.state is State.RUNNING and each.num_output == 1 for each in newcomers)
-    assert scheduler.num_preemptions == 0
-
-
-def test_batch_is_put_back_where_no_place_is_left():
-    scheduler = roomy()
-    batch = add(scheduler, "batch", 3, priority="batch", n=20, max_tokens=1_000)
-    fill(scheduler, 5)
-    for number in range(10):
-        add(scheduler, str(number), 3, max_tokens=1_000)
-    fill(scheduler, 3)
-    assert running(scheduler) == [*map(str, range(10)), *["batch"] * 6]
-    assert batch.state is State.RUNNING  # the newest went
-    assert scheduler.num_preemptions == 8
-
-
-def test_batch_gives_its_blocks_to_interactive_sequences():
-    scheduler = create_scheduler(num_blocks=32, max_num_seqs=4)
-    for id in "xyz":
-        add(scheduler, id, 20, priority="batch")
-    fill(scheduler, 3)
-    assert running(scheduler) == ["x", "y", "z"]
-    add(scheduler, "a", 60, max_tokens=4)
-    step(scheduler)
-    assert running(scheduler) == ["a", "x", "y"]
-    fill(scheduler, 3)
-    assert running(scheduler) == ["a", "x", "y"]  # and the others are not let in to be put back again
-
-
-def test_nothing_is_put_back_for_a_sequence_that_does_not_fit_even_so():
-    scheduler = create_scheduler(num_blocks=30, max_num_seqs=4)
-    add(scheduler, "first", 50, max_tokens=60)
-    add(scheduler, "batch", 20, priority="batch", max_tokens=60)
-    fill(scheduler, 4)
-    add(scheduler, "second", 60)
-    fill(scheduler, 3)
-    assert running(scheduler) == ["first", "batch"]
-    assert scheduler.num_preemptions == 0
-
-
-def test_further_choices_make_place_for_other_requests_and_not_for_their_own():
-    scheduler = roomy()
-    add(scheduler, "wide", 3, n=30, max_tokens=1_000)
-    fill(scheduler, 20)
-    assert scheduler.num_running == 15
-    for number in range(3):
-        add(scheduler, str(number), 3, max_tokens=1_000)
-    fill(scheduler, 3)
-    assert running(scheduler) == ["wide", "0", "1", "2", *["wide"] * 12]
-
-
-def test_two_wide_requests_come_to_run_the_same():
-    scheduler = roomy()
-    for id in "ab":
-        add(scheduler, id, 3, n=60, max_tokens=1_000)
-        fill(scheduler, 20)
-    for _ in range(20):  # choices end, and others take their places
-        scheduler.finish(next(each for each in scheduler._running if each.ticket.id == "a" and each.index))
-        step(scheduler)
-        if running(scheduler).count("a") == running(scheduler).count("b"):
-            break
-    assert running(scheduler).count("a") == running(scheduler).count("b") == 8
-
-
-def test_tenants_come_to_run_the_same():
-    scheduler = create_scheduler(max_num_seqs=4)
-    for number in range(12):
-        add(scheduler, f"a{number}", 3, tenant="a", max_tokens=1_000)
-    fill(scheduler, 4)
-    add(scheduler, "b0", 3, tenant="b", received=1.0)
-    add(scheduler, "b1", 3, tenant="b", received=1.0)
-    for _ in range(2):
-        scheduler.finish(scheduler._running[0])
-        fill(scheduler, 2)
-    assert [id[0] for id in running(scheduler)] == ["a", "a", "b", "b"]
-
-
-def test_an_interactive_request_of_many_choices_does_not_starve():
-    scheduler = create_scheduler(max_num_seqs=1)
-    add(scheduler, "wide", 3, n=2, max_tokens=1)
-    ended = []
-    for number in range(6):
-        add(scheduler, str(number), 3, received=0.1 * (number + 1))
-        (chunk,) = step(scheduler).chunks
-        ended.append(chunk.sequence.ticket.id)
-        scheduler.finish(chunk.sequence)
-    assert ended[:2] == ["wide", "wide"]
-
-
-# --- brief prompts ----------------------------------------------------------------------------------------------------
-
-
-def test_a_brief_prompt_passes_long_ones_and_has_a_step_of_its_own():
-    scheduler = roomy(max_model_len=1024)
-    for id in "xyz":
-        add(scheduler, id, 600)
-    step(scheduler)
-    brief = add(scheduler, "brief", 10)
-    assert rows(step(scheduler)) == [("prefill", "brief", 10)]
-    assert brief.num_output == 1
-    assert rows(step(scheduler)) == [("decode", "brief", 1), ("prefill", "x", 56)]
-
-
-def test_steps_for_brief_prompts_alone_are_every_other_one_at_most():
-    scheduler = roomy(max_model_len=1024)
-    add(scheduler, "x", 600)
-    add(scheduler, "batch", 3, priority="batch", max_tokens=1_000)
-    fill(scheduler, 12)
-    add(scheduler, "x", 600)
-    seen = []
-    for number in range(6):
-        add(scheduler, str(number), 10, max_tokens=1)
-        seen.append({chunk.sequence.ticket.id for chunk in step(scheduler).chunks})
-        for each in list(scheduler._running):
-            if each.ticket.id == str(number):
-                scheduler.finish(each)
-    assert [{"batch", "x"} <= each for each in seen] == [False, True] * 3
-    assert all(str(number) in each for number, each in enumerate(seen))
-
-
-def test_long_prompts_are_not_passed_for_ever():
-    scheduler = roomy(max_model_len=1024)
-    add(scheduler, "x", 600, received=0.0)
-    passed = add(scheduler, "brief", 8, received=2.9)
-    assert rows(step(scheduler))[0][1] == "brief"
-    scheduler.finish(passed)
-    add(scheduler, "late", 60, received=3.0)  # 0.3 s after it is worth: x has waited for its 3 s
-    assert rows(step(scheduler))[0][1] == "x"
-
-
-def test_while_brief_prompts_come_long_ones_go_in_short_steps():
-    scheduler = roomy(max_model_len=1024)
-    add(scheduler, "brief", 8, received=9.0, max_tokens=1)
-    step(scheduler, now=10.0)
-    add(scheduler, "x", 600, received=10.0)
-    assert [rows(step(scheduler, now=now))[-1][2] for now in (10.5, 11.9, 12.1)] == [TILE, TILE, 56]
-
-
-def test_the_short_step_is_what_the_machine_does_in_its_time():
-    scheduler = roomy(max_model_len=1024)
-    add(scheduler, "brief", 8, received=10.0, max_tokens=1)
-    scheduler.finish(step(scheduler, now=10.0).chunks[0].sequence)
-    add(scheduler, "x", 600, received=10.0)
-    plan = step(scheduler, now=20.0)
-    scheduler.observe(plan, seconds=64 / 1_000)  # 1,000 tokens a second
-    assert step(scheduler, now=10.5).tokens == 24  # 30 of them in its time, in whole tiles
-    assert step(scheduler, now=20.0).tokens == 64
-    for _ in range(100):
-        scheduler.observe(plan, seconds=64 / 50)  # the machine is busy otherwise
-    assert step(scheduler, now=20.0).tokens == 24  # in half a second
