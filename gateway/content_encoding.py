@@ -10,13 +10,15 @@ from gateway.errors import ApiError, bad_request, payload_too_large
 
 ACCEPTED = "gzip, deflate"
 PIECE_BYTES = 256 * 1024  # what is decoded at a time
+SLICE_BYTES = 16 * 1024  # of what was sent, that is looked at before others have their turn, however little it says
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15  # zlib's window bits for each wrapper
 
 
 class Decoder(Protocol):
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """What the next part of the body says, in pieces of PIECE_BYTES at most. Raises ApiError (400)."""
+        """What the next part of the body says, in pieces of PIECE_BYTES at most; one, maybe empty, for each
+        SLICE_BYTES at least. Raises ApiError (400)."""
         ...
 
     def finish(self) -> None:
@@ -52,6 +54,8 @@ def decoded(receive: Receive, decoder: Decoder, max_bytes: int) -> Receive:
                 if total > max_bytes:
                     raise payload_too_large(max_bytes)
                 await sleep(0)  # a small message may become a long body: others have their turn
+                if not piece:
+                    continue
                 return {"type": "http.request", "body": piece, "more_body": True}
             if whole:
                 decoder.finish()
@@ -81,6 +85,15 @@ class _Inflating:
             self._begun = True
             if self._wrapper == _ZLIB and data[0] & 0x0F != zlib.DEFLATED:  # some clients leave zlib's wrapper out
                 self._stream = zlib.decompressobj(_RAW)
+        for start in range(0, len(data), SLICE_BYTES):
+            yield from self._inflated(data[start : start + SLICE_BYTES])
+            yield b""
+        # A stream may hold back output although it has taken all input.
+        while not self._stream.eof and (piece := self._held()):
+            yield piece
+
+    def _inflated(self, data: bytes) -> Iterator[bytes]:
+        """Each member of a gzip body copies what is behind it, so `data` is SLICE_BYTES at most."""
         while data:
             if self._stream.eof:
                 if self._wrapper != _GZIP:
@@ -93,9 +106,6 @@ class _Inflating:
             if piece:
                 yield piece
             data = self._stream.unused_data if self._stream.eof else self._stream.unconsumed_tail
-        # A stream may hold back output although it has taken all input.
-        while not self._stream.eof and (piece := self._held()):
-            yield piece
 
     def finish(self) -> None:
         if self._begun and not self._stream.eof:

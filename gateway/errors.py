@@ -128,6 +128,15 @@ def payload_too_large(limit: int) -> ApiError:
     return ApiError(413, message, code="payload_too_large")
 
 
+def headers_too_large(limit: int) -> ApiError:
+    """431, for what is behind a body, too."""
+    return ApiError(431, f"The request's headers are larger than {limit} bytes.", code="headers_too_large")
+
+
+def too_many_pipelined(limit: int) -> ApiError:
+    return ApiError(400, f"More than {limit} requests are waiting on one connection.", code="too_many_pipelined")
+
+
 def unsupported_media_type(expected: str) -> ApiError:
     return ApiError(415, f"The request body must be {expected}.", code="unsupported_media_type")
 

@@ -9,11 +9,11 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.asgi import Scope
-from gateway.errors import ApiError, request_timeout
+from gateway.errors import ApiError, bad_request, headers_too_large, request_timeout, too_many_pipelined
 from gateway.request_log import refused
 from gateway.transport import Corked, Lingering, Unsent
 
-MAX_HEAD_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 64 * 1024  # and of all that comes behind a body
 MIN_BODY_RATE = 1024  # bytes a second; a body that comes this fast may take as long as it likes
 MAX_PIPELINED = 100  # requests that wait behind the one that is answered
 LINGER_S = 5.0  # what a client has to end a request that was answered before it was sent
@@ -36,9 +36,10 @@ class BoundedProtocol(HttpToolsProtocol):
     a request that comes whole costs nothing.
 
     A head that takes longer than `header_timeout_s` (for the first one counted from the connection itself) closes the
-    connection, one of more than MAX_HEAD_BYTES is a 431. A body is a 408 where less than MIN_BODY_RATE of it came in
-    the last `body_timeout_s`. An answer that is given before its request has come whole is the connection's last. A
-    client that takes none of its answer for `body_timeout_s` is cut off.
+    connection. One of more than MAX_HEAD_BYTES is a 431, once the requests before it are answered, and so are trailers
+    of more; what trailers say is forgotten. A body is a 408 where less than MIN_BODY_RATE of it came in the last
+    `body_timeout_s`. An answer that is given before its request has come whole is the connection's last. A client that
+    takes none of its answer for `body_timeout_s` is cut off.
     """
 
     header_timeout_s: float = 10.0
@@ -50,6 +51,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _timer: TimerHandle | None = None
     _timed: Literal["head", "body"] | None = None  # what the timer is for
     _received = 0  # bytes, since the timer was set
+    _fields = 0  # bytes of a head, or of trailers, in the reads since a body or the end of a head
     _reusable = False  # what the last request says about the connection
     _answering: RequestResponseCycle | None = None  # others wait behind it
     _refusal: ApiError | None = None  # of what is no request; once it was sent nothing more is read
@@ -74,13 +76,13 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._awaits is None and not self._busy:
             self._awaits = "head"  # empty lines before it count
+        self._received += len(data)
+        self._fields += len(data)
         super().data_received(data)
         if self._awaits != self._timed:
             self._set_timer()
-        elif self._awaits is not None:
-            self._received += len(data)
-            if self._awaits == "head" and self._received > MAX_HEAD_BYTES and not self._busy:
-                self._refuse(ApiError(431, f"The request's headers are larger than {MAX_HEAD_BYTES} bytes."))
+        if self._awaits is not None and self._fields > MAX_HEAD_BYTES:
+            self._refuse(headers_too_large(MAX_HEAD_BYTES))
 
     def handle_websocket_upgrade(self) -> None:
         self._awaits = None
@@ -89,6 +91,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._unsent.watch()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._unsent.stop()
 
     def shutdown(self) -> None:
         self._reusable = False
@@ -102,11 +109,16 @@ class BoundedProtocol(HttpToolsProtocol):
         self._awaits = "head"
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._awaits == "head":
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._awaits = "body"
+        self._fields = 0
         if len(self.pipeline) > MAX_PIPELINED:
             self._awaits = "head"
-            self._refuse(ApiError(400, f"More than {MAX_PIPELINED} requests are waiting on one connection."))
+            self._refuse(too_many_pipelined(MAX_PIPELINED))
             raise _NotRead
         before = self.cycle
         super().on_headers_complete()
@@ -114,14 +126,21 @@ class BoundedProtocol(HttpToolsProtocol):
             # Until all of it is here, an answer ends the connection: nobody can say how much is still to come.
             self._reusable, self.cycle.keep_alive = self.cycle.keep_alive, False
 
+    def on_body(self, body: bytes) -> None:
+        self._fields = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         self._awaits = None
+        self._fields = 0
+        if self._timed is not None:
+            self._set_timer()  # the next head has its own, even if it begins in the same read
         if self.cycle is not None and not self.cycle.response_started:
             self.cycle.keep_alive = self._reusable
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(ApiError(400, msg))
+        self._refuse(bad_request(None, msg, code="invalid_http"))
 
     # uvicorn's
 
@@ -130,7 +149,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        if self._refusal is not None and not self.pipeline:
+        if self._refusal is not None and not self.pipeline and not self.transport.is_closing():
             self._send_refusal(self._refusal)
         else:
             super().on_response_complete()
@@ -198,7 +217,7 @@ class BoundedProtocol(HttpToolsProtocol):
             Lingering(self._raw, self, self.loop, LINGER_S)
         else:
             self._raw.close()
-            self._unsent.watch()
+        self._unsent.watch()
 
 
 class _NotRead(Exception):

@@ -59,18 +59,27 @@ class Lingering(asyncio.Protocol):
 
     A connection that is closed with bytes unread is reset, and the reset can overtake the answer. So our half is ended,
     and what still comes is read and forgotten until the client has ended its half too, or LINGER_BYTES have come, or
-    `seconds` have passed, however slowly it sends.
+    `seconds` have passed since the last of our answer left, however slowly the client sends.
     """
 
     def __init__(self, transport: Transport, before: asyncio.Protocol, loop: AbstractEventLoop, seconds: float) -> None:
         self._transport = transport
         self._before = before
+        self._loop = loop
+        self._seconds = seconds
         self._left = LINGER_BYTES
-        self._timer = loop.call_later(seconds, transport.abort)
+        self._timer: TimerHandle | None = None
         transport.set_protocol(self)
+        transport.set_write_buffer_limits(high=0)  # so that `resume_writing` tells when all has left
         if transport.can_write_eof():
             transport.write_eof()
         transport.resume_reading()
+        if not transport.get_write_buffer_size():
+            self.resume_writing()
+
+    def resume_writing(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._seconds, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
         self._left -= len(data)
@@ -78,7 +87,8 @@ class Lingering(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._before.connection_lost(exc)
 
 

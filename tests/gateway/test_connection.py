@@ -7,43 +7,25 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import httpx
 import openai
 import pytest
 import requests
 
-from gateway.fleet import Fleet
-from gateway.settings import Settings
-from metrics.registry import Registry
-from tests.gateway.standing import KEY, StandingFleet, make_settings
-from tests.live import Gateway, gateway, gateway_thread
+from tests.gateway.standing import KEY, make_settings
+from tests.gateway.wire import CHAT, keyed, only_connection, request, standing, statuses_and_codes
+from tests.live import Gateway, gateway_thread, until
 
 LINGER_S = 0.2
-CHAT = "/v1/chat/completions"
-
-
-def standing(settings: Settings, registry: Registry) -> Fleet:
-    return StandingFleet(settings, registry)
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.protocol.LINGER_S", LINGER_S)
-
-
-@asynccontextmanager
-async def keyed(tmp_path: Path, **server: object) -> AsyncIterator[Gateway]:
-    """A gateway that wants a key, and waits for bodies far longer than it lingers."""
-    async with gateway(make_settings(tmp_path, key=KEY, port=0, **server), standing) as running:
-        yield running
-
-
-def request(method: str, path: str, *headers: str) -> bytes:
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "host: localhost", *headers, "", ""]).encode()
 
 
 # What has no key, or asks what is open to all, and sends no body, or one without an end.
@@ -137,8 +119,7 @@ async def test_pipelined_requests_are_answered_in_order_before_what_is_none(tmp_
         async with asyncio.timeout(5):
             answer = await reader.read()
         writer.close()
-    statuses = [int(part.split()[0]) for part in answer.split(b"HTTP/1.1 ")[1:]]
-    assert statuses == [200, 401, 400]
+    assert statuses_and_codes(answer) == [(200, None), (401, "invalid_api_key"), (400, "invalid_http")]
 
 
 @pytest.mark.parametrize("drip", [False, True], ids=["once", "dripping"])
@@ -183,6 +164,51 @@ async def test_a_client_that_reads_slowly_but_steadily_gets_all(tmp_path: Path) 
     assert read == 61
 
 
+async def test_a_client_that_reads_nothing_before_it_is_refused_is_cut_off(tmp_path: Path) -> None:
+    async with keyed(tmp_path, body_timeout_s=0.2) as running:
+        _, writer = await asyncio.open_connection(*running.address, limit=1)
+        await until(lambda: bool(running.connections))
+        connection = only_connection(running)
+        while not connection.transport.get_write_buffer_size():
+            connection.transport.write(b"x" * 2**14)
+            await asyncio.sleep(0)
+        writer.write(b"NONSENSE\r\n\r\n")
+        async with asyncio.timeout(5):
+            await gone(running)
+        writer.close()
+
+
+class Timers:
+    """Of a loop, that run when they are told to."""
+
+    def __init__(self) -> None:
+        self.handles: list[tuple[asyncio.Handle, Callable[[], None]]] = []
+
+    def call_later(self, _: float, callback: Callable[..., None], *args: object) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, asyncio.get_running_loop())
+        self.handles.append((handle, lambda: callback(*args)))
+        return handle
+
+
+async def test_an_answer_that_was_read_is_not_held_against_the_next(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as running:
+        reader, writer = await asyncio.open_connection(*running.address)
+        await until(lambda: bool(running.connections))
+        connection = only_connection(running)
+        timers = Timers()
+        connection._unsent._loop = cast(asyncio.AbstractEventLoop, timers)
+        first, second = b"x" * 2**23, b"y" * 2**24
+        connection.transport.write(first)
+        await reader.readexactly(len(first))
+        await until(lambda: not connection.flow.write_paused)
+        connection.transport.write(second)
+        handle, expire = timers.handles[0]  # the time of the first is over
+        if not handle.cancelled():
+            expire()
+        assert await reader.readexactly(len(second)) == second
+        writer.close()
+
+
 async def test_requests_that_wait_on_one_connection_are_bounded(tmp_path: Path) -> None:
     """Read no further than what is answered, and counted in what was read at once."""
     async with keyed(tmp_path) as running:
@@ -195,6 +221,7 @@ async def test_requests_that_wait_on_one_connection_are_bounded(tmp_path: Path) 
     assert 100 < len(statuses) < 200
     assert set(statuses[:-1]) == {200}
     assert statuses[-1] == 400
+    assert b'"too_many_pipelined"' in answer
 
 
 async def test_an_unfinished_request_does_not_hold_up_the_end_of_the_server(

@@ -1,5 +1,6 @@
 """Compressed bodies: what they say, how far they are read, and what is refused."""
 
+import asyncio
 import gzip
 import json
 import tracemalloc
@@ -14,7 +15,8 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.content_encoding import PIECE_BYTES, decoder
+from gateway.asgi import Message
+from gateway.content_encoding import PIECE_BYTES, decoded, decoder
 from gateway.errors import ApiError
 from tests.gateway.desk import CHAT, Counter, Desk, chat, counter
 from tests.gateway.scripted import ScriptedBackend, ScriptedCall
@@ -58,7 +60,30 @@ def test_a_body_is_read_as_it_was_meant_however_it_is_cut(
     places = sorted(cuts.draw(st.lists(st.integers(0, len(sent)), max_size=5)))
     pieces = read(encoding, *(sent[a:b] for a, b in pairwise([0, *places, len(sent)])))
     assert b"".join(pieces) == data * times
-    assert all(0 < len(piece) <= PIECE_BYTES for piece in pieces)
+    assert all(len(piece) <= PIECE_BYTES for piece in pieces)
+
+
+async def test_members_that_say_nothing_leave_others_their_turn() -> None:
+    """Ticks of another task, while all of it is in one read."""
+    sent = gzip.compress(b"") * 5000 + gzip.compress(b"end")
+    ticks = 0
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": sent, "more_body": False}
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    found = decoder(b"gzip")
+    assert found is not None
+    ticking = asyncio.create_task(tick())
+    message = await decoded(receive, found, 100)()
+    ticking.cancel()
+    assert message["body"] == b"end"
+    assert ticks >= len(sent) // 2**14
 
 
 @pytest.mark.parametrize("encoding", [b"", b"identity", b" Identity "])

@@ -19,10 +19,12 @@ from gateway.errors import (
     deadline_exceeded,
     decode_body,
     from_http_exception,
+    headers_too_large,
     model_not_found,
     model_unavailable,
     overloaded,
     payload_too_large,
+    too_many_pipelined,
     unauthorized,
     worker_lost,
 )
@@ -129,6 +131,8 @@ def test_the_body_is_openais() -> None:
         ),
         (deadline_exceeded(), 504, "server_error", "deadline_exceeded", {"x-should-retry": "false"}),
         (payload_too_large(9), 413, "invalid_request_error", "payload_too_large", {}),
+        (headers_too_large(9), 431, "invalid_request_error", "headers_too_large", {}),
+        (too_many_pipelined(9), 400, "invalid_request_error", "too_many_pipelined", {}),
     ],
 )
 def test_status_type_and_headers(error: ApiError, status: int, type_: str, code: str, headers: dict[str, str]) -> None:

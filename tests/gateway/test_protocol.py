@@ -1,9 +1,13 @@
-"""What leaves when: a head waits for its body, nothing else waits."""
+"""What leaves when: a head waits for its body, nothing else waits, and the end waits for all of it."""
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
 
-from gateway.transport import Corked
+import pytest
+import uvloop
+
+from gateway.transport import Corked, Lingering
 
 
 class Written:
@@ -62,3 +66,41 @@ async def test_what_is_closed_has_been_written() -> None:
     cork.close()
     assert transport.writes == [HEAD]
     assert cork.is_closing()
+
+
+@pytest.mark.parametrize("size", [2**14, 2**24], ids=["a little", "much"])
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_client_may_take_longer_than_the_server_lingers_to_read_its_answer(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], size: int
+) -> None:
+    """The time of a client that does not end its half begins when the last of the answer has left."""
+    piece = b"x" * size
+    written = 0
+
+    class Answering(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            nonlocal written
+            answering = cast(asyncio.Transport, transport)
+            while not answering.get_write_buffer_size():  # more than the system takes at once
+                answering.write(piece)
+                written += len(piece)
+            Lingering(answering, self, asyncio.get_running_loop(), 0.05)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            lost.set()
+
+    lost = asyncio.Event()
+
+    async def late() -> bytes:
+        server = await asyncio.get_running_loop().create_server(Answering, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), limit=2**12)
+        async with asyncio.timeout(10):
+            await asyncio.sleep(0.2)
+            received = await reader.read()
+            await lost.wait()
+        writer.close()
+        server.close()
+        return received
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        assert len(runner.run(late())) == written
