@@ -277,8 +277,8 @@ FALLBACKS = counter(
 DECODED_AGAIN = counter(
     "audio_decoded_again",
     "stretches",
-    "Stretches of speech decoded again: behind what the model took for the end (continued); alone behind the last whole "
-    "segment of a window (seek), or without a word, and some were found then (recovered) or none (empty)",
+    "Stretches of speech decoded again: behind what the model took for the end (continued); alone, behind the last "
+    "whole segment of a window (seek), or without a word, and some were found then (recovered) or none (empty)",
     label="reason",
     pipelines=AUDIO,
 )

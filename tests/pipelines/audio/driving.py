@@ -108,6 +108,7 @@ class FakeWhisper:
         pace: float | None = None,
     ) -> None:
         self.pace = pace
+        self.prefixes: list[tuple[int, ...]] = []
         self.script = list(script)
         self.tongues = list(tongues)
         self.calls: list[tuple[int, float, list[tuple[int, ...]]]] = []  # (frames, temperature, prompts)
@@ -123,6 +124,7 @@ class FakeWhisper:
         self, encoded: Sequence[Floats], prompts: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]],
         *, beam_size: int, temperature: float, best_of: int,
     ) -> list[Hypothesis]:  # fmt: skip
+        self.prefixes += [tuple(prefix) for prefix in prefixes]
         self.calls.append((2 * len(encoded[0]), temperature, [tuple(prompt) for prompt in prompts]))
         for number in range(len(encoded)):
             if isinstance(self.script[number], Exception):
