@@ -51,6 +51,10 @@ def compare(bench: Bench) -> Iterator[Figure]:
     }
     yield from _beside(bench, server, "chat", partial(_chat, words=3, tokens=4), chats, BOUND)
     yield from _beside(bench, server, "short text", _short_text, texts, BOUND)
+    image_jobs, file = {"20 image jobs": others["20 image jobs"]}, f"a file of {HOURS} hours"
+    clip = speech.encode(speech.joined(0.5)[: 5 * speech.RATE], bench.logs / "clip.mp3", "libmp3lame").read_bytes()
+    yield from _beside(bench, server, "image of 4 steps", partial(_image, steps=4), image_jobs, BOUND)
+    yield from _beside(bench, server, "clip", partial(_transcription, data=clip), {file: others[file]}, BOUND)
     yield from _beside(bench, server, "chat", partial(_chat, words=3, tokens=4), others, None)
 
 
