@@ -13,6 +13,7 @@ from pipelines.messages import Done, Timing, Usage
 
 # A step of a batch-class image counts as so many: it is served a quarter as often while interactive ones wait.
 WEIGHTS = {"interactive": 1.0, "batch": 4.0}
+BRIEF_STEPS = 8  # an interactive image of so few passes long ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class ImageJob:
     seed: int
     noise: NoiseScheduler
     generator: torch.Generator
+    brief: bool = False  # it has few steps, and is interactive
     at: int = 0  # steps that are done
     latents: torch.Tensor | None = None  # [1, C, h, w] float32; None until the texts are encoded
     aim: torch.Tensor | None = None  # the clean latents that the last step was aimed at
@@ -103,6 +105,12 @@ class ImageJob:
     def rows(self) -> int:
         """Of a denoiser call."""
         return 2 if self.order.guided else 1
+
+    @property
+    def work(self) -> int:
+        """Latents in its rows of one step."""
+        assert self.latents is not None
+        return self.rows * self.latents.shape[-1] * self.latents.shape[-2]
 
     @property
     def finished(self) -> bool:

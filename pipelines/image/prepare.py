@@ -8,7 +8,7 @@ from models.diffusion.family import Family, Size
 from models.diffusion.noise import NoiseScheduler, UnknownScheduler
 from models.diffusion.text import PromptTooLong, Tokens
 from pipelines.base import InvalidRequest, Ticket
-from pipelines.image.job import ImageJob, Order, Output, Source
+from pipelines.image.job import BRIEF_STEPS, ImageJob, Order, Output, Source
 from pipelines.image.messages import ImageOptions, ImageRequest
 from pipelines.image.uploads import load_mask, load_picture
 from pipelines.image.validation import Settings, settle
@@ -47,7 +47,9 @@ class Preparer:
         for index in range(request.n):
             seed = settings.seed + index
             generator = torch.Generator("cpu").manual_seed(seed)
-            order.jobs.append(ImageJob(order, index, seed, self._noise(request, settings), generator))
+            noise = self._noise(request, settings)
+            brief = noise.steps <= BRIEF_STEPS and ticket.priority == "interactive"
+            order.jobs.append(ImageJob(order, index, seed, noise, generator, brief))
         order.prepared = monotonic()
         return order.jobs
 

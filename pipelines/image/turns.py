@@ -3,12 +3,15 @@
 A batch is built around its *lead*: the image that has had the least service, counted in latents denoised, those of its
 request's other images included. So requests get an equal share of the work, whatever the shape and the number of their
 images, and an image that arrives joins the others of its shape at their next step.
+
+Images of few steps pass the others, in calls of their own, for up to half of the work: else the few steps of one would
+take as long as their share of a long queue.
 """
 
 from collections import Counter
 from collections.abc import Callable
 
-from pipelines.image.job import WEIGHTS, ImageJob
+from pipelines.image.job import BRIEF_STEPS, WEIGHTS, ImageJob
 
 Bucket = tuple[int, ...]
 
@@ -26,6 +29,7 @@ class Turns:
     def __init__(self) -> None:
         self._jobs: list[ImageJob] = []
         self._arrivals = 0
+        self._ahead = 0  # latents of brief images that passed the others, less what the others have had since
         self._clock = 0.0  # the least service of any image when a batch was last taken
 
     def __len__(self) -> int:
@@ -51,6 +55,9 @@ class Turns:
         if not ready:
             return []
         ready.sort(key=lambda job: (job.service, job.number))
+        brief = [job for job in ready if job.brief]
+        if brief and self._ahead < BRIEF_STEPS * brief[0].work:
+            ready = brief
         lead = ready[0]
         self._clock = max(self._clock, lead.service)
         bucket, room = bucket_of(lead), max(max_rows(lead), lead.rows)
@@ -64,6 +71,7 @@ class Turns:
     def served(self, batch: list[ImageJob]) -> None:
         images = Counter(job.order.id for job in self._jobs)
         for job in batch:
-            assert job.latents is not None
-            latents = job.rows * job.latents.shape[-1] * job.latents.shape[-2]
-            job.service += WEIGHTS[job.ticket.priority] * latents * images[job.order.id]
+            job.service += WEIGHTS[job.ticket.priority] * job.work * images[job.order.id]
+        work = sum(job.work for job in batch)
+        passes = all(job.brief for job in batch) and not all(job.brief for job in self._jobs)
+        self._ahead = self._ahead + work if passes else max(0, self._ahead - work)

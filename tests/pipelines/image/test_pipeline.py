@@ -102,7 +102,7 @@ def test_a_request_ends_once_after_all_of_its_pictures(easel: Easel) -> None:
 
 
 def test_a_cancelled_image_leaves_at_the_next_tick_and_leaves_the_others_alone(easel: Easel) -> None:
-    others = [red_cat(seed=seed, steps=8, scheduler="euler_a") for seed in (1, 2)]
+    others = [red_cat(seed=seed, steps=9, scheduler="euler_a") for seed in (1, 2)]
     alone = [easel.draw(each)[0] for each in others]
     easel.reports.clear()
     easel.open("0", others[0])
@@ -115,7 +115,7 @@ def test_a_cancelled_image_leaves_at_the_next_tick_and_leaves_the_others_alone(e
     easel.pipeline.abort("never there")
     assert easel.pipeline.stats().counters["cancelled"] == 2
     events += easel.run()
-    assert easel.denoised[3:] == [4] * 5
+    assert easel.denoised[3:] == [4] * 6
     assert [event.id for event in events if event.id == "gone"] == []
     for number, wanted in enumerate(alone):
         assert worst(pictures(events, str(number))[0], wanted) <= CLOSE
@@ -150,14 +150,15 @@ def test_a_cancelled_picture_that_is_being_written_is_not_told(easel: Easel, mon
 # --- ticks ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_short_job_shares_ticks_with_a_long_one(easel: Easel) -> None:
+@pytest.mark.parametrize(("steps", "rows"), [(4, 2), (12, 4)])
+def test_a_short_job_passes_a_long_one_and_another_shares_its_ticks(easel: Easel, steps: int, rows: int) -> None:
     easel.open("long", red_cat(steps=50))
     easel.ticks(5)
-    easel.open("short", red_cat(steps=4, seed=1))
+    easel.open("short", red_cat(steps=steps, seed=1))
     easel.reports.clear()
     while not any(isinstance(event, Done) and event.id == "short" for event in easel.step()):
-        assert len(easel.denoised) <= 8  # its four, and what is run while its picture is written
-    assert easel.denoised[:4] == [4, 4, 4, 4]
+        assert len(easel.denoised) <= steps + 4  # its own, and what is run while its picture is written
+    assert easel.denoised[:steps] == [rows] * steps
 
 
 def test_a_bucket_of_another_shape_has_its_turns(easel: Easel) -> None:

@@ -23,10 +23,10 @@ class Order:
         self.conditional = Conditioning(torch.zeros(length, 4))
 
 
-def job(id: str, *, edge: int = 8, priority: str = "interactive", length: int = 5) -> ImageJob:
+def job(id: str, *, edge: int = 8, priority: str = "interactive", length: int = 5, brief: bool = False) -> ImageJob:
     order: Any = Order(id, priority, length)
     nothing: Any = None
-    return ImageJob(order, 0, 0, nothing, nothing, latents=torch.zeros(1, 4, edge, edge))
+    return ImageJob(order, 0, 0, nothing, nothing, brief, latents=torch.zeros(1, 4, edge, edge))
 
 
 def run(turns: Turns, count: int, max_rows: int = 4) -> list[str]:
@@ -52,6 +52,20 @@ def test_everyone_of_one_shape_rides_along() -> None:
 
 def test_where_rows_are_short_turns_go_round() -> None:
     assert run(queue(job("a"), job("b"), job("c")), 3) == ["ab", "ca", "bc"]
+
+
+def test_a_brief_one_passes_long_ones_for_half_of_the_work() -> None:
+    turns = queue(job("a"), job("b"), job("c"), job("d"), job("s", brief=True))
+    # Its own eight steps, or as many of several: then the others have as much work done, in steps of twice the rows.
+    assert run(turns, 8) == ["s"] * 8
+    assert run(turns, 7) == ["ab", "s", "s", "cd", "s", "s", "ab"]
+
+
+def test_brief_ones_alone_leave_nothing_to_be_made_up_for() -> None:
+    turns = queue(job("s", brief=True), job("t", brief=True))
+    assert run(turns, 20) == ["st", *["st"] * 19]
+    turns.add(job("a"))
+    assert run(turns, 1) == ["st"]
 
 
 def test_shapes_and_lengths_of_text_do_not_mix() -> None:
