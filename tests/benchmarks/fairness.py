@@ -5,6 +5,8 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
+from multiprocessing import get_context
+from time import sleep
 
 import numpy as np
 
@@ -18,7 +20,7 @@ TEXT, EMBEDDING, AUDIO, IMAGE = "smollm2", "all-minilm-l6-v2", "whisper-1", "tin
 BATCH = {"x-gateway-priority": "batch"}
 PROBES, QUICK_PROBES = 40, 10
 PAUSE_S = 0.05  # between the answer to one short request and the next one
-SETTLE_S = 1.5  # until a load is at work, and until it is gone
+SETTLE_S = 3.0  # until a load is at work, and until it is gone
 BOUND = at_most(3.0)
 HOURS = 2
 
@@ -64,7 +66,7 @@ def _beside(
     probes = bench.scaled(PROBES, QUICK_PROBES)
 
     def p95(load: list[Ask]) -> float:
-        waits = client.run(_waits(server.port, short, load, probes))
+        waits = _waits(server.port, short, load, probes)
         return float(np.quantile(waits, 0.95)) * 1e3
 
     subjects = {"alone": Subject(partial(p95, []), [server])}
@@ -80,33 +82,46 @@ def _beside(
         yield Figure(f"{name}, {beside}", definition, "ms", found[beside])
 
 
-async def _waits(port: int, short: Ask, load: list[Ask], probes: int) -> list[float]:
-    """Seconds to the first output of each. The load is sent again wherever it ends."""
+def _send(port: int, load: list[Ask]) -> None:
+    """The load, sent again wherever it ends, from a process of its own: what is measured waits for the server alone."""
+    _random.seed(1)
 
     async def go_on(ask: Ask) -> None:
         while True:
             await ask(port)
 
-    tasks = [asyncio.ensure_future(go_on(ask)) for ask in load]
+    async def everything() -> None:
+        await asyncio.gather(*map(go_on, load))
+
+    client.run(everything())
+
+
+def _waits(port: int, short: Ask, load: list[Ask], probes: int) -> list[float]:
+    """Seconds to the first output of each."""
+    sender = get_context("spawn").Process(target=_send, args=(port, load), daemon=True) if load else None
+    if sender is not None:
+        sender.start()
+        sleep(SETTLE_S)
     try:
-        if tasks:
-            await asyncio.sleep(SETTLE_S)
-        waits: list[float] = []
-        for _ in range(probes):
-            reply = await short(port)
-            if reply.status != 200:
-                raise MeasurementFailed(f"{reply.status}: {reply.body[:300]!r}")
-            waits.append(next((at - reply.sent for at, piece in reply.pieces if piece), 0.0))
-            await asyncio.sleep(PAUSE_S)
-        for task in tasks:
-            if task.done() and (error := task.exception()) is not None:
-                raise MeasurementFailed(f"a load ended: {error}")
+        waits = client.run(_probe(port, short, probes))
+        if sender is not None and not sender.is_alive():
+            raise MeasurementFailed("the load ended")
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if tasks:
-            await asyncio.sleep(SETTLE_S)
+        if sender is not None:
+            sender.kill()
+            sender.join()
+            sleep(SETTLE_S)
+    return waits
+
+
+async def _probe(port: int, short: Ask, probes: int) -> list[float]:
+    waits: list[float] = []
+    for _ in range(probes):
+        reply = await short(port)
+        if reply.status != 200:
+            raise MeasurementFailed(f"{reply.status}: {reply.body[:300]!r}")
+        waits.append(next((at - reply.sent for at, piece in reply.pieces if piece), 0.0))
+        await asyncio.sleep(PAUSE_S)
     return waits
 
 
