@@ -142,6 +142,14 @@ def holes(words: Sequence[AlignedWord], speech: Sequence[Span], samples: int) ->
     ]
 
 
+def pause_before(start: int, speech: Sequence[Span]) -> int | None:
+    """Where the speech before a pause that lasts up to `start` ends; None where speech goes on at `start`, or there is
+    none before it. Words that were said lie on both sides of any other place."""
+    if any(span.start < start < span.end for span in speech):
+        return None
+    return max((span.end for span in speech if span.end <= start), default=None)
+
+
 def audio_of(hole: Hole, window: Window) -> Span:
     """The part of a window's audio that a hole is decoded from: with the silence around it, up to other speech."""
     before = max((min(span.end, hole.start) for span in window.speech if span.start < hole.start), default=0)

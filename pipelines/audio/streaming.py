@@ -10,6 +10,7 @@ from time import monotonic
 
 from models.whisper import Whisper
 from pipelines.audio.agreement import Agreement
+from pipelines.audio.coverage import pause_before
 from pipelines.audio.cuts import Cut, cut, quietest
 from pipelines.audio.ear import Heard
 from pipelines.audio.fallback import TEMPERATURES, is_degenerate, is_silent
@@ -313,10 +314,10 @@ class LiveStream:
         """Go on with a new section where a run left out what stands behind a pause."""
         if not window.missing:
             return
-        start, end = window.missing[0].start, window.missing[0].end
-        before = max((span.end for span in window.speech if span.end <= start), default=None)
-        if before is not None and end - start >= LEFT_OUT:
-            self._split(turn, turn.start + (before + start) // 2)
+        hole = window.missing[0]
+        before = pause_before(hole.start, window.speech)
+        if before is not None and hole.end - hole.start >= LEFT_OUT:
+            self._split(turn, turn.start + (before + hole.start) // 2)
 
     def _say_finished(self) -> None:
         """Sections that are done; after the last one of a stream that ends, its end."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.whisper import AlignedWord, Seek, Whisper, seek_of
-from pipelines.audio.coverage import holes
+from pipelines.audio.coverage import holes, pause_before
 from pipelines.audio.features import SAMPLE_RATE
 from pipelines.audio.messages import AudioOptions, Final, Partial, Passage, StreamRequest, TranscriptionRequest, Turns
 from pipelines.audio.pipeline import AudioPipeline
@@ -46,6 +46,13 @@ def test_a_stretch_of_speech_without_words_is_a_hole() -> None:
     words = spoken(("he", 0.5, 1.0), ("was", 1.0, 2.4), ("she", 6.0, 6.5), ("is", 6.5, 7.0))
     found = holes(words, spans((0.5, 1.5), (2.5, 5.0), (6.0, 7.0)), 8 * SAMPLE_RATE)
     assert [(hole.start, hole.end, hole.first, hole.last) for hole in found] == [(40_000, 80_000, 2, 2)]
+
+
+def test_a_turn_is_parted_in_pauses_alone() -> None:
+    speech = spans((1.0, 2.0), (3.0, 6.0))
+    assert pause_before(3 * SAMPLE_RATE, speech) == 2 * SAMPLE_RATE
+    assert pause_before(5 * SAMPLE_RATE, speech) is None  # words before it were said, and may be committed
+    assert pause_before(SAMPLE_RATE, speech) is None
 
 
 @pytest.mark.parametrize("stretched", [("was", 1.0, 5.5), ("she", 2.0, 6.5)])
