@@ -27,7 +27,7 @@ TEXT, IMAGE = "text.onnx", "image.onnx"
 
 
 class Embedder:
-    """One model on one device. `texts` may be called by `streams` threads at once, `images` by one."""
+    """One model on one device. `texts` and `images` may be called by `concurrency` threads at once."""
 
     def __init__(self, config: EmbedderConfig, text: Session, image: Session | None, details: dict[str, str]) -> None:
         self.config = config
@@ -36,7 +36,8 @@ class Embedder:
         self._image = image
         self._output = _vector_output(text)
         self._pooled = len(text.outputs[self._output]) == 2  # False: a foreign graph that ends in token states
-        self.streams = text.streams
+        self.streams = text.streams  # calls at once that are faster than one after the other
+        self.concurrency = text.concurrency
         self.multiple = text.multiple  # texts come padded to a length that is a multiple of it
 
     def texts(self, ids: Ids, mask: Ids, types: Ids | None = None) -> Vectors:

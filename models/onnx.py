@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 SHRINK_EVERY = 256
 # On a CPU the fused operator takes longer than the addition and the normalisation that it stands for.
 SLOW_ON_CPU = ["SkipLayerNormFusion"]
+CPU_CONCURRENCY = 2
 QUIET = 3  # errors; what a provider can't place is told by `provider`
 
 
@@ -30,7 +31,8 @@ class SessionOptions:
 
 
 class OnnxSession:
-    """One graph on one device. Not to be run by two threads at once: buffers are reused.
+    """One graph on one device. On a GPU not to be run by two threads at once: buffers are reused. On a CPU two may:
+    both have the session's threads, so together they are no faster, but a short run need not wait for a long one.
 
     Threads are ours to count (ONNX Runtime would take the host's cores, not the container's), they block when idle
     instead of spinning, and the memory pattern planner is off: it plans for one set of shapes, and these change at
@@ -65,6 +67,7 @@ class OnnxSession:
             node.name: tuple(node.shape) for node in self._session.get_outputs()
         }
         self._device, _, index = options.device.partition(":")
+        self.concurrency = CPU_CONCURRENCY if self._device == "cpu" else 1
         self._index = int(index or 0)
         if self._device == "cuda" and self.provider != "CUDAExecutionProvider":
             raise ModelLoadError(f"ONNX Runtime has no CUDA here (it took {self.provider}); its log has the reason")

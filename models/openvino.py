@@ -56,7 +56,7 @@ class OpenVinoSession:
 
     def __init__(self, file: Path, threads: int) -> None:
         """Raises ModelLoadError."""
-        self.streams = STREAMS if threads % STREAMS == 0 else 1
+        self.streams = self.concurrency = STREAMS if threads % STREAMS == 0 else 1
         settings = {
             "INFERENCE_PRECISION_HINT": "bf16",
             "INFERENCE_NUM_THREADS": threads,

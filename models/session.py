@@ -15,7 +15,8 @@ class Session(Protocol):
     provider: str  # for people
     inputs: frozenset[str]
     outputs: dict[str, tuple[int | str | None, ...]]  # name -> shape; an axis of any size has a name, or None
-    streams: int  # threads that may call `run` at once
+    streams: int  # runs at once that are faster than one after the other
+    concurrency: int  # threads that may call `run` at once, at least as many
     multiple: int  # texts come padded to a length that is a multiple of it
 
     def run(self, inputs: Mapping[str, Array], outputs: list[str] | None = None) -> list[NDArray[np.float32]]:

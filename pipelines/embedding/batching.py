@@ -2,12 +2,13 @@
 
 Padding is what a batch of texts wastes, so a batch is made of inputs of about one length. It is built around its
 *lead*: the next input of the request that has had the least service, counted in tokens. So a request of thousands of
-inputs and one of a single short text take turns, and whoever comes waits for at most the step that is running.
+inputs and one of a single short text take turns, and whoever comes waits for at most the step that is running; where
+the encoder runs two steps at once, a small request waits for no large one.
 """
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Literal
@@ -19,6 +20,9 @@ Tower = Literal["text", "image"]
 # A token of a batch-class request counts as so many: it is served a quarter as often while interactive ones wait.
 WEIGHTS = {"interactive": 1.0, "batch": 4.0}
 
+# Classes of requests: whether one step has room for all of it.
+SMALL, LARGE = False, True
+
 # Seconds after a small request during which large ones run in short steps: the next one is likely.
 COMPANY_S = 2.0
 
@@ -28,7 +32,7 @@ class Budget:
     """In tokens. `shared`: of a large request, while small ones come and go beside it."""
 
     full: int  # of a step, padding included
-    shared: int
+    shared: int  # `full` where they have a stream of their own
     slack: int  # padding that one input may cost: less than another step would
 
 
@@ -117,13 +121,13 @@ class BatchQueue:
         self.inputs_waiting = 0
         self.tokens_waiting = 0
         self._requests: dict[str, Request] = {}
-        # A heap by service, small requests first where it is equal; a request may be in it with an older service.
-        self._turns: list[tuple[float, bool, int, Request]] = []
+        # By class: a heap by service; a request may be in it with an older service.
+        self._turns: dict[bool, list[tuple[float, int, Request]]] = {False: [], True: []}
         self._turn = 0
         # Where a newcomer begins. It moves on with every step, even while the least served gets none of them: else a
         # stream of newcomers would always be ahead of the rest.
         self._clock = 0.0
-        self._lengths = {(tower, large): _Lengths() for tower in ("text", "image") for large in (False, True)}
+        self._lengths = {(tower, large): _Lengths() for tower in ("text", "image") for large in (SMALL, LARGE)}
         self._large = 0  # requests that are large and wait
         self._company = float("-inf")  # when a small request was last here
 
@@ -160,10 +164,15 @@ class BatchQueue:
         if request.large and request.waiting:
             self._large -= 1
         if not self._requests:
-            self._turns.clear()
+            for turns in self._turns.values():
+                turns.clear()
 
-    def take(self, now: float, only: str | None = None) -> list[Input]:
-        """The next batch; empty where nothing waits. With `only`, of one request alone.
+    def company(self, now: float) -> bool:
+        """Whether small requests come and go."""
+        return now < self._company + COMPANY_S
+
+    def take(self, now: float, only: str | None = None, classes: Collection[bool] = (SMALL, LARGE)) -> list[Input]:
+        """The next batch; empty where nothing waits that is of the `classes`. With `only`, of one request alone.
 
         An input that is larger than the budget is a batch by itself.
         """
@@ -171,15 +180,13 @@ class BatchQueue:
             request = self._requests.get(only)
             head = None if request is None else request.head()
             return [] if head is None else self._taken(self._of_one(head), now)
-        lead = self._lead()
+        lead = self._lead(classes)
         if lead is None:
             return []
-        beside = self._large > 0 and now < self._company + COMPANY_S
-        if not beside:
-            return self._taken(self._around(lead, self.budget.full, (False, True)), now)
-        if lead.owner.large:
-            return self._taken(self._around(lead, self.budget.shared, (True,)), now)
-        return self._taken(self._around(lead, self.budget.full, (False,)), now)
+        if not (self._large > 0 and self.company(now)):
+            return self._taken(self._around(lead, self.budget.full, classes), now)
+        budget = self.budget.shared if lead.owner.large else self.budget.full
+        return self._taken(self._around(lead, budget, (lead.owner.large,)), now)
 
     def put_back(self, batch: Iterable[Input]) -> None:
         """Undo `take`: the step failed."""
@@ -206,22 +213,27 @@ class BatchQueue:
 
     def _push(self, request: Request) -> None:
         self._turn += 1
-        heappush(self._turns, (request.service, request.large, self._turn, request))
+        heappush(self._turns[request.large], (request.service, self._turn, request))
 
-    def _lead(self) -> Input | None:
-        while self._turns:
-            service, _, _, request = self._turns[0]
+    def _lead(self, classes: Collection[bool] = (SMALL, LARGE)) -> Input | None:
+        """Of the least served request; of a small one where it is equal."""
+        heads = (head for large in classes if (head := self._head(self._turns[large])) is not None)
+        return min(heads, key=lambda head: (head.owner.service, head.owner.large), default=None)
+
+    def _head(self, turns: list[tuple[float, int, Request]]) -> Input | None:
+        while turns:
+            service, _, request = turns[0]
             head = None if request.gone else request.head()
             if head is not None and service >= request.service:
                 return head
-            heappop(self._turns)
+            heappop(turns)
             if head is not None:
                 self._push(request)  # it was served since, in the batches of others
         return None
 
     # --- the batch ----------------------------------------------------------------------------------------------------
 
-    def _around(self, lead: Input, budget: int, classes: Sequence[bool]) -> list[Input]:
+    def _around(self, lead: Input, budget: int, classes: Iterable[bool]) -> list[Input]:
         """Inputs of about the lead's length, the nearest first, while the padded batch fits the budget."""
         slack = self.budget.slack
         indices = [self._lengths[lead.tower, large] for large in classes]

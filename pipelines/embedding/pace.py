@@ -32,16 +32,18 @@ WARM_UP_RUNS = 3
 class Pace:
     """Keeps the steps that small requests wait for at their time, while other pipelines come and go on the machine."""
 
-    def __init__(self, tokens: int, slack: int, rate: float) -> None:
-        """`tokens`: of a full step. `rate`: padded tokens a second."""
+    def __init__(self, tokens: int, slack: int, rate: float, *, waited_for: bool = True) -> None:
+        """`tokens`: of a full step. `rate`: padded tokens a second. `waited_for`: by small requests; False where the
+        encoder runs these beside it."""
         self._tokens = tokens
         self._slack = slack
         self._rate = rate
+        self._waited_for = waited_for
 
     @property
     def budget(self) -> Budget:
         shared = max(LEAST_SHARED, int(SHARED_STEP_S * self._rate))
-        return Budget(self._tokens, min(self._tokens, shared), self._slack)
+        return Budget(self._tokens, min(self._tokens, shared) if self._waited_for else self._tokens, self._slack)
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A step of so many padded tokens has been run."""
@@ -66,4 +68,4 @@ def warm_up(embedder: Embedder, tokens: int | None) -> Pace:
         fastest = min(fastest, perf_counter() - began)
     if (image := config.image) is not None:
         embedder.images(np.zeros((1, 3, image.height, image.width), np.float32))
-    return Pace(tokens, slack, ids.size / fastest)
+    return Pace(tokens, slack, ids.size / fastest, waited_for=embedder.concurrency == 1)

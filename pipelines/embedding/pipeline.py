@@ -27,6 +27,8 @@ SLOTS = 1024
 
 BRIEF = 500  # characters of a text: preparing more takes longer than waking a thread
 
+LISTEN_S = 0.001  # how often a step that another one could run beside looks for that one
+
 POLL_S = 0.0005  # how often a step that waits for company looks for it
 
 
@@ -47,7 +49,8 @@ class EmbeddingPipeline:
         self._max_wait = max_wait  # seconds
         self._pace = pace
         self._queue = BatchQueue(pace.budget)
-        self._runs = Runs(self._run, embedder.streams)
+        self._runs = Runs(self._run, embedder.streams, embedder.concurrency)
+        self._listens = embedder.concurrency > 1  # while a step runs: another one may begin beside it
         self._jobs: dict[str, Job] = {}
         self._totals = Totals()
 
@@ -98,17 +101,18 @@ class EmbeddingPipeline:
         return bool(self._queue) or bool(self._runs)
 
     def step(self, only: str | None = None) -> StepResult:
-        """Batches start wherever there is room for one; the step ends with the first to end."""
+        """Batches start wherever there is room for one; the step ends with the first to end, or after LISTEN_S to see
+        what has come meanwhile."""
         if only is not None:
             batch = self._queue.take(monotonic(), only)
             return self._result(self._runs.run(batch)) if batch else StepResult()
-        while self._queue and self._runs.room and not self._waits_for_company():
-            batch = self._queue.take(monotonic())
+        while not self._waits_for_company() and (batch := self._next()):
             self._runs.start(batch, alone=not self._queue)
         if not self._runs:
             time.sleep(POLL_S)
             return StepResult()
-        return self._result(self._runs.ended())
+        ended = self._runs.ended(LISTEN_S if self._listens else None)
+        return StepResult() if ended is None else self._result(ended)
 
     def stats(self) -> Stats:
         return Stats(
@@ -121,6 +125,11 @@ class EmbeddingPipeline:
                 "embedding_truncated_inputs": self._totals.truncated,
             },
         )
+
+    def _next(self) -> list[Input]:
+        now = monotonic()
+        room = self._runs.room(company=self._queue.company(now))
+        return self._queue.take(now, classes=room) if room else []
 
     def _waits_for_company(self) -> bool:
         """Whether a step that would not be full should wait for more inputs."""

@@ -1,8 +1,8 @@
 """From a request to sequences: validated, templated, tokenised."""
 
 import secrets
-import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -73,7 +73,7 @@ class Preparer:
         self._max_draft = options.max_draft if options.speculation else 0
         self._proposers = proposers
         self._eos_ids = tokenizer.eos_ids | eos_ids
-        self._own = threading.local()
+        self._idle = [tokenizer]  # of those made, whichever nobody uses
 
     def brief(self, request: TextRequest) -> bool:
         return effort(request) <= BRIEF
@@ -87,7 +87,8 @@ class Preparer:
         group = Group(ticket, request.echo, proposer=proposer)
         sequences: list[Sequence] = []
         for prompt in request.prompts:
-            tokens = self._tokenise(prompt)
+            with self._lent() as tokenizer:
+                tokens = self._tokenise(prompt, tokenizer)
             params = self._resolve(request.sampling, len(tokens.ids), prompt)
             keys = prefix_keys(tokens.ids, self._block_size, request.salt) if self._prefix_cache else []
             sequences.extend(self._choices(group, request, tokens, params, keys, len(sequences)))
@@ -128,7 +129,7 @@ class Preparer:
 
     # --- tokens -------------------------------------------------------------------------------------------------------
 
-    def _tokenise(self, prompt: Prompt) -> _Tokens:
+    def _tokenise(self, prompt: Prompt, tokenizer: Tokenizer) -> _Tokens:
         match prompt:
             case ChatPrompt(messages=messages):
                 if not messages:
@@ -136,15 +137,15 @@ class Preparer:
                 if self._template is None:
                     raise InvalidRequest("this model has no chat template: it only completes prompts", "messages")
                 prompt_text = self._template.render(messages)
-                self._require_fit(prompt, prompt_text.text, prompt_text.literals)
-                ids = self._mine.encode(prompt_text.text, add_special=False, literals=prompt_text.literals)
+                self._require_fit(tokenizer, prompt, prompt_text.text, prompt_text.literals)
+                ids = tokenizer.encode(prompt_text.text, add_special=False, literals=prompt_text.literals)
                 self._require_known(prompt, ids)
                 return _Tokens(ids, "")  # a chat is not echoed
             case StringPrompt(text=text):
-                self._require_fit(prompt, text)
-                ids = self._mine.encode(text, add_special=True)
-                if not ids and self._mine.bos_id is not None:
-                    ids = [self._mine.bos_id]  # an empty prompt: a text of the model's own
+                self._require_fit(tokenizer, prompt, text)
+                ids = tokenizer.encode(text, add_special=True)
+                if not ids and tokenizer.bos_id is not None:
+                    ids = [tokenizer.bos_id]  # an empty prompt: a text of the model's own
                 if not ids:
                     raise InvalidRequest("the prompt is empty, and the model has no token that begins a text", "prompt")
                 self._require_known(prompt, ids)
@@ -159,9 +160,9 @@ class Preparer:
                 tail = incomplete_tail(data)
                 return _Tokens(ids, data[: len(data) - len(tail)].decode("utf-8", errors="replace"), tail)
 
-    def _require_fit(self, prompt: Prompt, text: str, literals: Mapping[str, str] = NONE) -> None:
+    def _require_fit(self, tokenizer: Tokenizer, prompt: Prompt, text: str, literals: Mapping[str, str] = NONE) -> None:
         """Raises InvalidRequest for a text that is too long by far: it is not worth the seconds to count its tokens."""
-        if self._mine.exceeds(text, self._max_model_len, literals=literals):
+        if tokenizer.exceeds(text, self._max_model_len, literals=literals):
             raise self._too_long(prompt, f"more than {self._max_model_len}")
 
     def _too_long(self, prompt: Prompt, count: str) -> InvalidRequest:
@@ -179,13 +180,18 @@ class Preparer:
             if not 0 <= id < size:
                 raise InvalidRequest(f"token id {id} is out of range: the vocabulary has {size}", _field(prompt))
 
-    @property
-    def _mine(self) -> Tokenizer:
-        """This thread's tokenizer: one object must not be used by two threads at once."""
-        tokenizer: Tokenizer | None = getattr(self._own, "tokenizer", None)
-        if tokenizer is None:
-            tokenizer = self._own.tokenizer = self._tokenizer.clone()
-        return tokenizer
+    @contextmanager
+    def _lent(self) -> Iterator[Tokenizer]:
+        """A tokenizer that no other thread uses meanwhile. There are as many as were ever in use at once: making one
+        takes longer than most prompts."""
+        try:
+            tokenizer = self._idle.pop()
+        except IndexError:
+            tokenizer = self._tokenizer.clone()
+        try:
+            yield tokenizer
+        finally:
+            self._idle.append(tokenizer)
 
     # --- settings -----------------------------------------------------------------------------------------------------
 

@@ -27,10 +27,13 @@ CONFIG = EmbedderConfig(family="text", dimensions=4, max_tokens=64, vocab_size=2
 class SmallEmbedder:
     """A vector says which ids it was made of; a cross-encoder scores the mean id. See `models.embedder.Embedder`."""
 
-    def __init__(self, config: EmbedderConfig = CONFIG, *, streams: int = 1, multiple: int = 1) -> None:
+    def __init__(
+        self, config: EmbedderConfig = CONFIG, *, streams: int = 1, concurrency: int = 0, multiple: int = 1
+    ) -> None:
         self.config = config
         self.details = {"device": "cpu", "dtype": "float32" if streams == 1 else "bfloat16"}
         self.streams = streams
+        self.concurrency = concurrency or streams
         self.multiple = multiple
         self.gates: dict[int, threading.Event] = {}  # an id -> what a run that has it waits for
         self.batches: list[int] = []
@@ -68,11 +71,12 @@ class Bench:
         slack: int = 8,
         max_wait: float = 0.0,
         streams: int = 1,
+        concurrency: int = 0,
         multiple: int = 1,
     ) -> None:
         tokenizer = word_tokenizer(start="[CLS]", end="[SEP]")
         tokenizer.save(str(folder / "tokenizer.json"))
-        self.embedder = SmallEmbedder(config, streams=streams, multiple=multiple)
+        self.embedder = SmallEmbedder(config, streams=streams, concurrency=concurrency, multiple=multiple)
         embedder: Any = self.embedder
         self.pipeline = EmbeddingPipeline(embedder, Tokenizer(folder, config), Pace(tokens, slack, 1e9), max_wait)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.base import Ticket
-from pipelines.embedding.batching import COMPANY_S, BatchQueue, Budget, Input, Request
+from pipelines.embedding.batching import COMPANY_S, LARGE, SMALL, BatchQueue, Budget, Input, Request
 from pipelines.messages import Priority
 
 SLACK = 8
@@ -40,6 +40,14 @@ def tokens(batch: list[Input]) -> Counter[str]:
 
 def padded(batch: list[Input]) -> int:
     return len(batch) * max(each.size for each in batch)
+
+
+def test_only_requests_of_the_classes_that_have_room_are_taken() -> None:
+    made = queue(request("large", *[10] * 20), request("small", 10))
+    assert {id for id, _ in names(made.take(0.0, classes=[LARGE]))} == {"large"}
+    assert names(made.take(0.0, classes=[SMALL])) == [("small", 0)]
+    assert made.take(0.0, classes=[SMALL]) == []
+    assert {id for id, _ in names(made.take(LATER, classes=[LARGE]))} == {"large"}
 
 
 @given(

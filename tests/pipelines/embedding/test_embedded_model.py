@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -114,6 +115,16 @@ def test_vectors_equal_those_of_the_reference(embedder: Embedder, sorted_rows: R
     if embedder.details["dtype"] == "float32":
         assert np.abs(sorted_rows - reference_rows).max() <= 1e-5
     np.testing.assert_allclose(np.linalg.norm(sorted_rows, axis=1), 1, rtol=1e-6)
+
+
+def test_texts_that_run_at_once_are_as_they_are_one_after_the_other(embedder: Embedder, tokens: list[Tokens]) -> None:
+    assert embedder.concurrency == 2
+    groups = [tokens[:24], *[[each] for each in tokens[24:40]]]
+    wanted = [run_texts(embedder, group) for group in groups]
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda group: run_texts(embedder, group), groups * 3))
+    for index, rows in enumerate(found):
+        np.testing.assert_array_equal(rows, wanted[index % len(groups)])
 
 
 def test_a_vector_does_not_depend_on_its_neighbours(

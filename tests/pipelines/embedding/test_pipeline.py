@@ -195,6 +195,43 @@ def test_a_batch_that_takes_long_does_not_hold_up_the_other_stream(two: Bench) -
     assert not two.pipeline.busy
 
 
+def test_a_small_request_runs_beside_a_large_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, concurrency=2)
+    gate = bench.embedder.gates[4 + 77] = threading.Event()
+    bench.open("large", embedding(*["w77 " + words(8)] * 50))
+    assert not bench.pipeline.step().events
+    assert bench.pipeline.stats().running > 0
+    for id in ("a", "b"):
+        bench.open(id, embedding(words(3)))
+        assert {event.id for event in bench.pipeline.step().events} == {id}
+    gate.set()
+    assert sorted(rows(bench.run(), "large")) == list(range(50))
+
+
+def test_large_requests_leave_a_place_where_small_ones_come_and_go(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, streams=2)
+    gate = bench.embedder.gates[4 + 77] = threading.Event()
+    bench.open("first", embedding("w1"))
+    bench.run()
+    bench.open("large", embedding(*["w77 " + words(8)] * 50))
+    bench.pipeline.step()
+    bench.open("small", embedding("w2"))
+    assert {event.id for event in bench.pipeline.step().events} == {"small"}
+    gate.set()
+    bench.run()
+
+
+def test_large_requests_have_every_stream_where_no_small_one_comes(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, streams=2)
+    bench.embedder.gates[4 + 77] = gate = threading.Event()
+    for id in ("a", "b"):
+        bench.open(id, embedding(*["w77 " + words(8)] * 50))
+    bench.pipeline.step()
+    assert bench.pipeline.stats().running == 2 * 3
+    gate.set()
+    assert {event.id for event in bench.run()} == {"a", "b"}
+
+
 def test_a_request_that_leaves_while_it_runs_is_not_answered(two: Bench) -> None:
     gate = two.embedder.gates[4 + 77] = threading.Event()
     two.open("gone", embedding("w77"))

@@ -124,7 +124,7 @@ class ByteTokenizer:
         return {chr(id): id for id in range(self.vocab_size)}
 
     def clone(self) -> "ByteTokenizer":
-        return ByteTokenizer(self.chat_template, self.bos_id)
+        return type(self)(self.chat_template, self.bos_id)
 
 
 def create_pipeline(
