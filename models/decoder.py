@@ -22,6 +22,7 @@ from models.batched_attention import RowTables
 from models.config import Activation, DecoderConfig
 from models.decode_path import choose_path
 from models.linear import Kernel
+from models.native import library as native
 from models.native.binding import bind
 from models.native.library import Engine
 from models.rope import RopeTable
@@ -104,7 +105,7 @@ class Decoder:
         self._native = bind(engine, config, weights) if engine else None
         self._native_prefill = self._native is not None and not any(linear.has_dense_copy for linear in linears)
         # Chunk borders and prefix reuse fall on multiples of it.
-        self.tile = BLOCK_SIZE if self._native_prefill else TILE
+        self.tile = native.TILE if self._native_prefill else TILE
         self._prefill_layers = [_Layer.bind(layer, rope, "prefill") for layer, rope in bound]
 
     def new_cache(self, num_blocks: int) -> KVCache:

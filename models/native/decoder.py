@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from models.batch import BLOCK_SIZE, ForwardBatch
 from models.config import DecoderConfig
 from models.native.forward import NativeForward
+from models.native.library import TILE
 from models.native.packing import Floats
 
 NO_LARGE_PAGES: int | None = getattr(memory_map, "MADV_NOHUGEPAGE", None)  # Linux has it
@@ -45,7 +46,7 @@ def _small_pages(count: int) -> NDArray[np.uint16]:
 class NativeDecoder:
     """Implements `models.batch.CausalDecoder`; prefill and decode run the same code."""
 
-    tile = BLOCK_SIZE
+    tile = TILE
     gpu = None
     captures = False
 
