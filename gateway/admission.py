@@ -129,7 +129,7 @@ class Admission:
         self._pick = pick
         self._max_queue = max_queue
         self._max_loading = max_queue if max_loading is None else max_loading
-        self._queues: dict[Priority, Queue] = {"interactive": Queue(), "batch": Queue()}
+        self._queues: dict[Priority, Queue[Lease]] = {"interactive": Queue(), "batch": Queue()}
         self._held: dict[str, int] = {}  # slots, by tenant
         self._arrivals = 0
         self._run = 0  # interactive grants since the last batch one, while batch waits
@@ -202,14 +202,15 @@ class Admission:
     async def _wait(self, units: int, priority: Priority, deadline: float | None, tenant: str, large: bool) -> Lease:
         loop = asyncio.get_running_loop()
         self._arrivals += 1
-        waiter = Waiter(units, tenant, large, self._arrivals, loop.create_future())
+        future: asyncio.Future[Lease] = loop.create_future()
+        waiter = Waiter(units, tenant, large, self._arrivals, future)
         queue = self._queues[priority]
         queue.add(waiter)
         timer = None
         if deadline is not None:
             timer = loop.call_later(max(0.0, deadline - monotonic()), _expire, waiter)
         try:
-            return await waiter.future
+            return await future
         except asyncio.CancelledError:
             if waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None:
                 waiter.future.result().release()  # granted in the same turn of the loop in which the caller left
@@ -219,7 +220,7 @@ class Admission:
                 timer.cancel()
             queue.discard(waiter)
 
-    def _next(self) -> tuple[Priority, Waiter, Slots] | None:
+    def _next(self) -> tuple[Priority, Waiter[Lease], Slots] | None:
         """Who starts now, and where. In the order of the queue, but large ones that have to leave the reserve free are
         passed by small ones."""
         order: tuple[Priority, Priority] = ("interactive", "batch")
@@ -278,11 +279,11 @@ class Admission:
     def _loading(self) -> bool:
         return any(slots.backend.state is State.LOADING for slots in self._replicas)
 
-    def _waiters(self) -> list[Waiter]:
+    def _waiters(self) -> list[Waiter[Lease]]:
         """Interactive ones first, then in order of arrival."""
         return [waiter for queue in self._queues.values() for waiter in sorted(queue, key=lambda each: each.number)]
 
-    def _refuse(self, waiters: Sequence[Waiter], error: Exception) -> None:
+    def _refuse(self, waiters: Sequence[Waiter[Lease]], error: Exception) -> None:
         for waiter in waiters:
             for queue in self._queues.values():
                 queue.discard(waiter)
@@ -294,6 +295,6 @@ class Admission:
         return Unavailable(self.restart_seconds, reason)
 
 
-def _expire(waiter: Waiter) -> None:
+def _expire(waiter: Waiter[Lease]) -> None:
     if not waiter.future.done():
         waiter.future.set_exception(QueueDeadline())

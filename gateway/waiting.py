@@ -2,29 +2,27 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-if TYPE_CHECKING:
-    from gateway.admission import Lease
-
-
-class Waiter:
-    __slots__ = ("future", "large", "number", "tenant", "units")
-
-    def __init__(self, units: int, tenant: str, large: bool, number: int, future: "asyncio.Future[Lease]") -> None:
-        self.units = units
-        self.tenant = tenant
-        self.large = large
-        self.number = number  # in the order of arrival
-        self.future = future
+T = TypeVar("T")  # what is granted
 
 
-class Queue:
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiter(Generic[T]):
+    units: int
+    tenant: str
+    large: bool
+    number: int  # in the order of arrival
+    future: "asyncio.Future[T]"
+
+
+class Queue(Generic[T]):
     """Those that wait in one priority class."""
 
     def __init__(self) -> None:
         # Ordered sets: the next is the first, and one that leaves is found at once.
-        self._waiters: dict[tuple[str, bool], dict[Waiter, None]] = {}  # by tenant, and whether they are large
+        self._waiters: dict[tuple[str, bool], dict[Waiter[T], None]] = {}  # by tenant, and whether they are large
         self._served: dict[str, int] = {}  # the turn in which each tenant that waits was served last
         self._turns = 0
         self._size = 0
@@ -32,15 +30,15 @@ class Queue:
     def __len__(self) -> int:
         return self._size
 
-    def __iter__(self) -> Iterator[Waiter]:
+    def __iter__(self) -> Iterator[Waiter[T]]:
         for waiters in self._waiters.values():
             yield from waiters
 
-    def add(self, waiter: Waiter) -> None:
+    def add(self, waiter: Waiter[T]) -> None:
         self._waiters.setdefault((waiter.tenant, waiter.large), {})[waiter] = None
         self._size += 1
 
-    def discard(self, waiter: Waiter) -> bool:
+    def discard(self, waiter: Waiter[T]) -> bool:
         """Whether it was there."""
         key = waiter.tenant, waiter.large
         waiters = self._waiters.get(key, {})
@@ -54,13 +52,13 @@ class Queue:
                 self._served.pop(waiter.tenant, None)
         return True
 
-    def serve(self, waiter: Waiter) -> None:
+    def serve(self, waiter: Waiter[T]) -> None:
         """It has its turn."""
         self._turns += 1
         self._served[waiter.tenant] = self._turns
         self.discard(waiter)
 
-    def heads(self, held: Mapping[str, int]) -> list[Waiter]:
+    def heads(self, held: Mapping[str, int]) -> list[Waiter[T]]:
         """The first small and the first large one of each tenant: tenants that hold least, and then those whose last
         turn is longest ago, come first; of one tenant, who came first."""
         heads = [next(iter(waiters)) for waiters in self._waiters.values()]

@@ -1,6 +1,6 @@
 """A checkpoint's ONNX graphs: exported once into the cache, checked against torch, and only then used.
 
-The export runs in a process of its own (`python -m models.onnx_export`), so that a worker never has torch in its memory
+The export runs in a process of its own (`models.onnx_exporter`), so that a worker never has torch in its memory
 and starts in the time that ONNX Runtime needs. Two that want the same export wait for one another; one that was
 interrupted leaves nothing that is taken for whole (`models.cache`).
 """
@@ -15,10 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from models.cache import build_once, cache_root
-from models.embedder_config import read_embedder
+from models.cache import cache_root
 from models.errors import ModelLoadError
-from models.privacy import silence
 
 # Of this exporter: raise it whenever the same checkpoint would give another graph.
 VERSION = 3
@@ -75,32 +73,10 @@ def _run_child(path: Path, options: ExportOptions, threads: int) -> None:
         "OMP_NUM_THREADS": str(threads),
         "HF_HUB_OFFLINE": "1",  # a model folder is whole
     }
-    command = [sys.executable, "-P", "-m", "models.onnx_export", argument]
+    command = [sys.executable, "-P", "-m", "models.onnx_exporter", argument]
     child = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if child.returncode == REFUSED:
         raise ModelLoadError(child.stdout.strip())
     if child.returncode != 0:
         last = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
         raise ModelLoadError(f"{path.name} could not be exported to ONNX: {last}")
-
-
-def main() -> None:
-    silence(os.environ)
-    argument = json.loads(sys.argv[1])
-    path, options = Path(argument["path"]), ExportOptions(**argument["options"])
-
-    def build(folder: Path) -> None:
-        from models.onnx_build import build_graphs  # seconds: not for one that waits for another's export
-
-        build_graphs(path, options, folder, argument["threads"])
-
-    try:
-        read_embedder(path)
-        build_once(cache_entry(path, options), build)
-    except ModelLoadError as error:
-        print(error)
-        sys.exit(REFUSED)
-
-
-if __name__ == "__main__":
-    main()
