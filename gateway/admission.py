@@ -15,7 +15,7 @@ from time import monotonic
 
 from gateway.backends.base import Backend, State
 from gateway.waiting import Queue, Waiter
-from pipelines.messages import Priority
+from pipelines.messages.frames import Priority
 
 # After so many interactive grants in a row, a waiting batch request is next.
 INTERACTIVE_RUN = 4

@@ -11,7 +11,7 @@ from gateway.asgi import Scope, header
 from gateway.errors import unauthorized
 from gateway.paths import FILES, collapsed
 from gateway.settings import KeySettings
-from pipelines.messages import Priority
+from pipelines.messages.frames import Priority
 
 # Exactly these, as the client wrote them; `/ready/NAME` and pictures kept for their address beside them.
 OPEN_PATHS = frozenset({"/health", "/ready"})

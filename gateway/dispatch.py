@@ -15,8 +15,8 @@ from gateway.request_log import Work, worked
 from gateway.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Phases, Timeline, phases
-from pipelines.audio.messages import StreamRequest
-from pipelines.messages import Accepted, Done, Failed, Priority, Said
+from pipelines.messages.audio import StreamRequest
+from pipelines.messages.frames import Accepted, Done, Failed, Priority, Said
 
 logger = logging.getLogger("gateway")
 

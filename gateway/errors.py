@@ -16,7 +16,7 @@ from gateway.asgi import Scope
 from gateway.backends.base import BackendError
 from gateway.paths import logged
 from gateway.validation import Problem, explain
-from pipelines.messages import ErrorCode, Failed
+from pipelines.messages.frames import ErrorCode, Failed
 
 logger = logging.getLogger("gateway")
 

@@ -14,8 +14,9 @@ from gateway.routing import Route
 from gateway.spool import SpoolFile
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.audio.messages import Media
-from pipelines.messages import Accepted, ChoiceDone, Done, Event, Failed, Priority, Request
+from pipelines.messages.audio import Media
+from pipelines.messages.frames import Accepted, Done, Event, Failed, Priority, Request
+from pipelines.messages.text import ChoiceDone
 
 # A request of more is large: it will be at work for long, and leaves a reserve of slots to others.
 SMALL_UNITS = 4

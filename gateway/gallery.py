@@ -10,7 +10,7 @@ from time import monotonic
 from gateway import errors
 from gateway.settings import ServerSettings
 from gateway.spool import Spool, SpoolFile, SpoolFull
-from pipelines.image.messages import OutputFormat
+from pipelines.messages.image import OutputFormat
 
 TOKEN_BYTES = 32  # of randomness in a name: who has it was told
 

@@ -14,8 +14,8 @@ from gateway.errors import ApiError
 from gateway.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.audio.messages import Audio, Final, Heard, Partial, StreamItem, StreamRequest, encode_item
-from pipelines.messages import Accepted, Done, Failed, Priority, Said
+from pipelines.messages.audio import Audio, Final, Heard, Partial, StreamItem, StreamRequest, encode_item
+from pipelines.messages.frames import Accepted, Done, Failed, Priority, Said
 
 AHEAD_SECONDS = 10.0  # audio that may be under way to the worker: past it the client is not read
 CHUNK_SECONDS = 0.5  # audio in one frame

@@ -18,9 +18,9 @@ from gateway.live import LiveCall
 from gateway.routing import Route
 from gateway.schemas import realtime as wire
 from gateway.validation import explain
-from pipelines.audio import messages
-from pipelines.audio.messages import Clear, Commit, Configure, StreamRequest, Turns
-from pipelines.messages import Said
+from pipelines.messages import audio as messages
+from pipelines.messages.audio import Clear, Commit, Configure, StreamRequest, Turns
+from pipelines.messages.frames import Said
 
 ENCODINGS: dict[str, Literal["pcm16", "pcmu", "pcma"]] = {
     "audio/pcm": "pcm16",

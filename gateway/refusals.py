@@ -7,7 +7,7 @@ from gateway.admission import Lease, Overloaded, QueueDeadline, Unavailable
 from gateway.errors import ApiError
 from gateway.routing import Route
 from metrics.registry import Registry
-from pipelines.messages import Failed
+from pipelines.messages.frames import Failed
 
 
 async def granted(route: Route, slots: Awaitable[Lease], registry: Registry) -> Lease:

@@ -16,10 +16,12 @@ from gateway.validation import explain
 from models.catalog import EMBEDDED, OWN, Kind
 from models.errors import ModelLoadError
 from models.source import detect_kind, resolve
-from pipelines.audio.messages import AudioOptions
-from pipelines.image.messages import ImageOptions
 from pipelines.logs import LogFormat, LogLevel, LogOptions
-from pipelines.messages import EmbeddingOptions, ModelSpec, Priority, TextOptions
+from pipelines.messages.audio import AudioOptions
+from pipelines.messages.embedding import EmbeddingOptions
+from pipelines.messages.frames import ModelSpec, Priority
+from pipelines.messages.image import ImageOptions
+from pipelines.messages.text import TextOptions
 
 DEFAULT_FILE = "gateway.toml"
 

@@ -8,9 +8,9 @@ import msgspec
 from gateway.errors import ApiError, ErrorDetail
 from gateway.live import LiveCall
 from gateway.schemas import speech as wire
-from pipelines.audio import messages
-from pipelines.audio.messages import Clear, Commit, End, StreamItem
-from pipelines.messages import Said
+from pipelines.messages import audio as messages
+from pipelines.messages.audio import Clear, Commit, End, StreamItem
+from pipelines.messages.frames import Said
 
 CONTROLS: dict[str, StreamItem] = {"commit": Commit(), "clear": Clear(), "end": End()}
 LEGAL = 'legal: {"type": "commit"}, {"type": "clear"}, {"type": "end"}'

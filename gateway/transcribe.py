@@ -17,8 +17,8 @@ from gateway.schemas.audio_answer import TranscriptionAnswer
 from gateway.settings import ModelSettings, Settings
 from metrics.registry import Registry
 from metrics.timeline import Timeline, phases
-from pipelines.audio.messages import Media, Passage, Segment, TranscriptionRequest
-from pipelines.messages import Accepted, Done, Failed
+from pipelines.messages.audio import Media, Passage, Segment, TranscriptionRequest
+from pipelines.messages.frames import Accepted, Done, Failed
 
 AT_ONCE = 4  # files that are transcribed side by side: their windows share batches
 ONE_FILE_S = 24 * 3600.0

@@ -7,7 +7,7 @@ import msgspec
 
 from gateway.schemas.audio import Format
 from pipelines.audio.formats import count_cues, srt, vtt
-from pipelines.audio.messages import Segment
+from pipelines.messages.audio import Segment
 
 SUFFIXES: dict[Format, str] = {"text": ".txt", "srt": ".srt", "vtt": ".vtt", "json": ".json", "verbose_json": ".json"}
 

@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from pipelines.messages import ErrorCode, Event, ModelSpec, Priority, Ready, Request, Stats, StepReport
+from pipelines.messages.frames import ErrorCode, Event, ModelSpec, Priority, Ready, Request, Stats, StepReport
 
 
 class InvalidRequest(Exception):

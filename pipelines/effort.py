@@ -3,20 +3,11 @@
 import os
 from contextlib import suppress
 
-from pipelines.audio.messages import TranscriptionRequest
-from pipelines.image.messages import ImageRequest
-from pipelines.messages import (
-    ChatPrompt,
-    EmbeddingRequest,
-    ImageBytes,
-    Message,
-    Request,
-    RerankRequest,
-    StringPrompt,
-    TextPart,
-    TextRequest,
-    TokenPrompt,
-)
+from pipelines.messages.audio import TranscriptionRequest
+from pipelines.messages.embedding import EmbeddingRequest, ImageBytes, RerankRequest
+from pipelines.messages.frames import Request
+from pipelines.messages.image import ImageRequest
+from pipelines.messages.text import ChatPrompt, Message, StringPrompt, TextPart, TextRequest, TokenPrompt
 
 # Bytes of a media file that are decoded in the time in which one of a text is tokenised: 4 of Opus, 140 of WAV.
 MEDIA_BYTES = 8

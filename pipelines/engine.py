@@ -10,7 +10,7 @@ from pipelines.base import Pipeline, StepFailed, StepResult, W
 from pipelines.faults import device_is_lost
 from pipelines.inbox import Command, Inbox, OpenRequest, OpenRequests, Prepared, Refused
 from pipelines.ipc import WorkerChannel
-from pipelines.messages import Abort, Accepted, Done, Drain, ErrorCode, Event, Failed, FromWorker, Step
+from pipelines.messages.frames import Abort, Accepted, Done, Drain, ErrorCode, Event, Failed, FromWorker, Step
 from pipelines.reader import Reader, StepClock
 
 log = logging.getLogger(__name__)

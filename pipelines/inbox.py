@@ -11,7 +11,7 @@ from typing import Generic
 from msgspec import Struct
 
 from pipelines.base import Ticket, W
-from pipelines.messages import Abort, Drain, ErrorCode, Request
+from pipelines.messages.frames import Abort, Drain, ErrorCode, Request
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from pipelines.messages import FromWorker, ToWorker
+from pipelines.messages.frames import FromWorker, ToWorker
 
 HEADER = 4
 MAX_FRAME = 256 * 1024 * 1024  # bytes; uploads travel as paths, so more than this is a broken peer

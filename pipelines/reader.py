@@ -11,7 +11,7 @@ from typing import Generic, NoReturn
 from pipelines.base import Ticket, W
 from pipelines.inbox import Inbox, OpenRequest, OpenRequests, Refused
 from pipelines.ipc import FrameError, WorkerChannel
-from pipelines.messages import Abort, Drain, Feed, Load, Open, Ping, Pong, ToWorker
+from pipelines.messages.frames import Abort, Drain, Feed, Load, Open, Ping, Pong, ToWorker
 from pipelines.prepare import PreparePool
 
 log = logging.getLogger(__name__)

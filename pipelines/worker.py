@@ -24,7 +24,7 @@ from pipelines.base import ModelError, Pipeline, Work
 from pipelines.engine import Engine
 from pipelines.inbox import Inbox, OpenRequests
 from pipelines.ipc import WorkerChannel
-from pipelines.messages import Load, LoadFailed, ModelSpec, Ready
+from pipelines.messages.frames import Load, LoadFailed, ModelSpec, Ready
 from pipelines.prepare import PreparePool
 from pipelines.reader import Reader, StepClock
 

@@ -22,8 +22,8 @@ from PIL import Image, UnidentifiedImageError
 
 from gateway.settings import ModelSettings
 from pipelines.base import InvalidRequest, StepFailed, StepResult, Ticket
-from pipelines.image.messages import Denoised, ImageOptions, ImageRequest, Picture, Preview
-from pipelines.messages import Done, Event, ModelSpec, Ready, Request, Stats, StepReport, Timing, Usage
+from pipelines.messages.frames import Done, Event, ModelSpec, Ready, Request, Stats, StepReport, Timing, Usage
+from pipelines.messages.image import Denoised, ImageOptions, ImageRequest, Picture, Preview
 
 GRID = 8  # pixels
 MAX_SIDE = 256

@@ -27,26 +27,18 @@ from pathlib import Path
 from time import monotonic
 
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
-from pipelines.messages import (
+from pipelines.messages.frames import Done, Event, ModelSpec, Ready, Request, Stats, StepReport, Timing, Usage
+from pipelines.messages.text import (
     ChatPrompt,
     ChoiceDone,
     Delta,
-    Done,
-    Event,
     FinishReason,
-    ModelSpec,
     Prompt,
-    Ready,
-    Request,
-    Stats,
-    StepReport,
     StringPrompt,
     TextOptions,
     TextPart,
-    Timing,
     TokenLogprob,
     TopLogprob,
-    Usage,
 )
 
 FAULTS = frozenset({"crash-step", "flaky-step", "step-error", "device-lost", "die", "hang", "freeze"})

@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from metrics.timeline import Timeline
-from pipelines.messages import ErrorCode, Event, Priority, Ready, Request
+from pipelines.messages.frames import ErrorCode, Event, Priority, Ready, Request
 
 
 class State(StrEnum):

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from pipelines.messages import Delta, Event, TokenLogprob
+from pipelines.messages.frames import Event
+from pipelines.messages.text import Delta, TokenLogprob
 
 PIECES = 64  # unread texts that are kept apart before they are joined: the join's cost is spread over as many deltas
 

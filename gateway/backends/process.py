@@ -17,7 +17,7 @@ import psutil
 import pipelines
 from pipelines.ipc import FrameError, encode_frame, from_worker_reader
 from pipelines.logs import LogOptions
-from pipelines.messages import FromWorker, Load, ModelSpec, ToWorker
+from pipelines.messages.frames import FromWorker, Load, ModelSpec, ToWorker
 
 log = logging.getLogger(__name__)
 

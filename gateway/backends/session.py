@@ -6,8 +6,9 @@ from time import monotonic
 
 from gateway.backends.mailbox import Mailbox
 from metrics.timeline import Timeline
-from pipelines.image.messages import Denoised, Picture, Preview
-from pipelines.messages import Abort, Accepted, Delta, Done, Event, Failed, Feed, ToWorker
+from pipelines.messages.frames import Abort, Accepted, Done, Event, Failed, Feed, ToWorker
+from pipelines.messages.image import Denoised, Picture, Preview
+from pipelines.messages.text import Delta
 
 Send = Callable[[ToWorker], None]
 

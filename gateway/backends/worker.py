@@ -14,18 +14,7 @@ from gateway.backends.session import WorkerSession
 from metrics.registry import Registry
 from metrics.timeline import Timeline
 from pipelines.logs import LogOptions
-from pipelines.messages import (
-    Drain,
-    FromWorker,
-    LoadFailed,
-    ModelSpec,
-    Open,
-    Ping,
-    Pong,
-    Ready,
-    Stats,
-    Step,
-)
+from pipelines.messages.frames import Drain, FromWorker, LoadFailed, ModelSpec, Open, Ping, Pong, Ready, Stats, Step
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from gateway.schemas.images_answer import AddressesAnswer, EventPrefix, ImagesAn
 from gateway.schemas.texts import decode_texts
 from gateway.settings import Settings
 from gateway.spool import Spool
-from pipelines.image.messages import ImageRequest
+from pipelines.messages.image import ImageRequest
 
 FILE_FIELDS = ("image", "mask")
 MAX_FIELD_BYTES = 2 * 4 * MAX_PROMPT + 64 * 1024  # two prompts in any script, and the rest

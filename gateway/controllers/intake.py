@@ -13,7 +13,7 @@ from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, bad_request, client_closed, unsupported_media_type
 from gateway.settings import ModelSettings
 from metrics.timeline import Timeline
-from pipelines.messages import Priority
+from pipelines.messages.frames import Priority
 
 HttpRequest = Request[object, object, State]
 

@@ -26,7 +26,7 @@ from gateway.routing import Route
 from gateway.schemas.speech import StreamQuery
 from gateway.speech import SpeechSession
 from metrics.timeline import Timeline
-from pipelines.audio.messages import StreamRequest, Turns
+from pipelines.messages.audio import StreamRequest, Turns
 
 Socket = WebSocket[object, object, State]
 

@@ -6,7 +6,7 @@ from random import getrandbits
 from msgspec import UNSET, Struct, UnsetType
 
 from metrics.timeline import Phases
-from pipelines import messages
+from pipelines.messages import frames, text
 
 
 class Head(Struct, frozen=True):
@@ -32,7 +32,7 @@ class CompletionTokensDetails(Struct, frozen=True):
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
-    speculation: messages.ProposerKind | None
+    speculation: text.ProposerKind | None
 
 
 class Usage(Struct, frozen=True):
@@ -43,7 +43,7 @@ class Usage(Struct, frozen=True):
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET  # where there were drafts
 
 
-def usage(of: messages.Usage) -> Usage:
+def usage(of: frames.Usage) -> Usage:
     total = of.prompt_tokens + of.completion_tokens
     drafts = CompletionTokensDetails(of.accepted_tokens, of.drafted_tokens - of.accepted_tokens, of.proposer)
     return Usage(

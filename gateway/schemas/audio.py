@@ -8,7 +8,7 @@ from msgspec import Meta, Struct, ValidationError
 
 from gateway.errors import ApiError, bad_request, validation_error
 from gateway.schemas.forms import single
-from pipelines.audio.messages import TranscriptionRequest
+from pipelines.messages.audio import TranscriptionRequest
 
 Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
 Granularity = Literal["word", "segment"]

@@ -7,10 +7,10 @@ from gateway import sse
 from gateway.schemas.audio import Format, Granularity, Task
 from metrics.timeline import Phases
 from models.languages import LANGUAGES
-from pipelines.audio import messages
 from pipelines.audio.formats import srt, text_of, vtt
-from pipelines.audio.messages import Media, Passage
-from pipelines.messages import Done, Said
+from pipelines.messages import audio as messages
+from pipelines.messages.audio import Media, Passage
+from pipelines.messages.frames import Done, Said
 
 TEXT = b"text/plain; charset=utf-8"
 JSON = b"application/json"

@@ -16,7 +16,7 @@ from gateway.schemas.sampling import (
     sampling,
     unsupported,
 )
-from pipelines.messages import ChatPrompt, FunctionCall, MediaPart, Message, TextPart, TextRequest, ToolCall
+from pipelines.messages.text import ChatPrompt, FunctionCall, MediaPart, Message, TextPart, TextRequest, ToolCall
 
 # OpenAI's parameters that this endpoint has no use for; each is a 400 unless it is null.
 UNSUPPORTED = (

@@ -6,7 +6,8 @@ from msgspec import UNSET, Struct, UnsetType
 from gateway.schemas.answer import Head, Timing, Usage, finite, timing, usage
 from gateway.sse import DONE, frame
 from metrics.timeline import Phases
-from pipelines.messages import ChoiceDone, Delta, Done, Said, TokenLogprob
+from pipelines.messages.frames import Done, Said
+from pipelines.messages.text import ChoiceDone, Delta, TokenLogprob
 
 
 class Logprobs(Struct, frozen=True):

@@ -16,7 +16,7 @@ from gateway.schemas.sampling import (
     sampling,
     unsupported,
 )
-from pipelines.messages import Prompt, StringPrompt, TextRequest, TokenPrompt
+from pipelines.messages.text import Prompt, StringPrompt, TextRequest, TokenPrompt
 
 MAX_PROMPTS = 2048  # and no more choices of all of them together: each is a sequence with its own tokens
 

@@ -8,7 +8,8 @@ from gateway.data_uri import decode_data_uri
 from gateway.errors import bad_request
 from gateway.schemas.sampling import unsupported
 from gateway.schemas.texts import TruncateName, check_text, same, truncation
-from pipelines.messages import EmbeddingInput, EmbeddingRequest, ImageBytes, StringPrompt, TokenPrompt
+from pipelines.messages.embedding import EmbeddingInput, EmbeddingRequest, ImageBytes
+from pipelines.messages.text import StringPrompt, TokenPrompt
 
 MAX_INPUTS = 2048
 

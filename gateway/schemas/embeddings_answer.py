@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from gateway.schemas.embeddings import EncodingFormat
 from metrics.timeline import Phases
-from pipelines.messages import Done, Said, Vectors
+from pipelines.messages.embedding import Vectors
+from pipelines.messages.frames import Done, Said
 
 DIGITS = 9  # significant ones: they tell any float32 from its neighbours
 

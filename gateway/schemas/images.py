@@ -11,7 +11,7 @@ from gateway.errors import bad_request, validation_error
 from gateway.schemas.forms import single
 from gateway.schemas.sampling import unsupported
 from gateway.settings import MAX_GUIDANCE
-from pipelines.image.messages import ImageOptions, ImageRequest, OutputFormat
+from pipelines.messages.image import ImageOptions, ImageRequest, OutputFormat
 
 MAX_IMAGES = 10
 MAX_PROMPT = 32_000  # characters

@@ -13,9 +13,9 @@ from gateway.gallery import Gallery
 from gateway.paths import FILES
 from gateway.schemas.answer import Timing, timing
 from metrics.timeline import Phases
-from pipelines import messages
-from pipelines.image.messages import Denoised, OutputFormat, Picture, Preview
-from pipelines.messages import Done, Said
+from pipelines.messages import frames
+from pipelines.messages.frames import Done, Said
+from pipelines.messages.image import Denoised, OutputFormat, Picture, Preview
 
 T = TypeVar("T")
 EventPrefix = Literal["image_generation", "image_edit"]
@@ -196,7 +196,7 @@ def _body(items: list[Raw], size: str, format: OutputFormat, done: Done) -> byte
     return _encode(ImagesBody(int(time.time()), items, size, format, _usage(done.usage)))
 
 
-def _usage(of: messages.Usage) -> ImageUsage:
+def _usage(of: frames.Usage) -> ImageUsage:
     read, made = of.prompt_tokens, of.completion_tokens
     return ImageUsage(read, made, read + made, TokensDetails(read, 0), TokensDetails(0, made))
 

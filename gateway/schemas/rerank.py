@@ -12,7 +12,7 @@ from msgspec import Meta, Raw, Struct
 from gateway.errors import bad_request
 from gateway.schemas.sampling import unsupported
 from gateway.schemas.texts import TruncateName, check_text, decode_texts, same, truncation
-from pipelines.messages import RerankRequest, Truncate
+from pipelines.messages.embedding import RerankRequest, Truncate
 
 RERANK_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")  # Cohere's clients go by the version, others by none
 MAX_DOCUMENTS = 2048

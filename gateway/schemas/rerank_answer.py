@@ -7,7 +7,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from gateway.schemas.rerank import RerankBody, TextsBody
 from metrics.timeline import Phases
-from pipelines.messages import Done, RerankRequest, Said, Scores
+from pipelines.messages.embedding import RerankRequest, Scores
+from pipelines.messages.frames import Done, Said
 
 
 class Document(Struct, frozen=True):

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Raw, Struct
 
 from gateway.errors import ApiError, bad_request
-from pipelines.messages import ProposerKind, Sampling
+from pipelines.messages.text import ProposerKind, Sampling
 from pipelines.text.fields import MinP, Penalty, RepetitionPenalty, Temperature, TopK, TopP
 
 MAX_CHOICES = 128

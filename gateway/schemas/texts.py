@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from gateway.errors import ApiError, bad_request, decode_body
-from pipelines.messages import Truncate
+from pipelines.messages.embedding import Truncate
 
 T = TypeVar("T")
 

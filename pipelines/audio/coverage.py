@@ -16,7 +16,7 @@ from pipelines.audio.fallback import is_degenerate, is_silent
 from pipelines.audio.features import SAMPLE_RATE
 from pipelines.audio.vad import Span
 from pipelines.audio.windows import Hole, Window
-from pipelines.messages import Event
+from pipelines.messages.frames import Event
 
 MIN_UNITS = 0.8  # in a second of speech: slow speakers say twice as much
 LETTERS = 3  # letters or digits that count as much as a token: "1989" is one, and takes longer to say

@@ -8,8 +8,8 @@ from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
 
 from pipelines.audio.features import SAMPLE_RATE, Floats, Samples
-from pipelines.audio.messages import StreamRequest
 from pipelines.audio.vad import Detector, Silero
+from pipelines.messages.audio import StreamRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from time import monotonic
 from models.whisper import Whisper
 from pipelines.audio.cuts import Cut
 from pipelines.audio.features import SAMPLE_RATE, Samples
-from pipelines.audio.messages import Media, Passage, Segment, TranscriptionRequest
 from pipelines.audio.stitching import segments
 from pipelines.audio.vad import Span
 from pipelines.audio.windows import Lane, Window
 from pipelines.base import Ticket
-from pipelines.messages import Done, Event, Timing, Usage
+from pipelines.messages.audio import Media, Passage, Segment, TranscriptionRequest
+from pipelines.messages.frames import Done, Event, Timing, Usage
 
 LANGUAGE_THRESHOLD = 0.5  # probability at which a window tells the language of its file
 LANGUAGE_WINDOWS = 4  # after so many that did not, the votes are counted

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Iterable, Iterator, Sequence
 
-from pipelines.audio.messages import Segment
+from pipelines.messages.audio import Segment
 
 
 def text_of(segments: Iterable[Segment]) -> str:

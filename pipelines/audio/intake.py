@@ -13,7 +13,12 @@ from pipelines.audio.ear import Ear, Heard
 from pipelines.audio.fallback import TEMPERATURES
 from pipelines.audio.features import SAMPLE_RATE
 from pipelines.audio.file import Prepared
-from pipelines.audio.messages import (
+from pipelines.audio.streaming import WORD_PAUSE_MS
+from pipelines.audio.vad import Silero, speech_spans
+from pipelines.base import InvalidRequest, Ticket
+from pipelines.media.decoder import MediaDecoder
+from pipelines.media.messages import AudioJob
+from pipelines.messages.audio import (
     Audio,
     AudioOptions,
     Clear,
@@ -24,12 +29,7 @@ from pipelines.audio.messages import (
     TranscriptionRequest,
     decode_item,
 )
-from pipelines.audio.streaming import WORD_PAUSE_MS
-from pipelines.audio.vad import Silero, speech_spans
-from pipelines.base import InvalidRequest, Ticket
-from pipelines.media.decoder import MediaDecoder
-from pipelines.media.messages import AudioJob
-from pipelines.messages import Request
+from pipelines.messages.frames import Request
 
 ORPHAN_SECONDS = 60.0  # after which an ear without a stream belongs to a request that ended while it was prepared
 

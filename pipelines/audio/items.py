@@ -9,12 +9,12 @@ from models.whisper import Whisper
 from pipelines.audio.agreement import SpokenWord
 from pipelines.audio.cuts import Cut
 from pipelines.audio.features import SAMPLE_RATE
-from pipelines.audio.messages import Final, Partial, Word
 from pipelines.audio.stitching import segments
 from pipelines.audio.tape import Tape
 from pipelines.audio.vad import FRAME, Span
 from pipelines.audio.windows import Window
-from pipelines.messages import Event
+from pipelines.messages.audio import Final, Partial, Word
+from pipelines.messages.frames import Event
 
 
 @dataclass(slots=True)

@@ -16,17 +16,17 @@ from pipelines.audio.fallback import Verdict, judge
 from pipelines.audio.features import MAX_FRAMES, SAMPLE_RATE, LogMel
 from pipelines.audio.file import FileJob, Prepared
 from pipelines.audio.intake import AudioWork, Input, Intake, Opening, Rejected
-from pipelines.audio.messages import (
+from pipelines.audio.streaming import LiveStream, StreamOptions
+from pipelines.audio.vad import Silero
+from pipelines.audio.windows import Lane, Owner, Stage, Window, WindowQueue
+from pipelines.base import ModelError, StepFailed, StepResult, Ticket
+from pipelines.messages.audio import (
     AudioOptions,
     Clear,
     Commit,
     End,
 )
-from pipelines.audio.streaming import LiveStream, StreamOptions
-from pipelines.audio.vad import Silero
-from pipelines.audio.windows import Lane, Owner, Stage, Window, WindowQueue
-from pipelines.base import ModelError, StepFailed, StepResult, Ticket
-from pipelines.messages import Done, Event, Failed, ModelSpec, Ready, Request, Stats, StepReport
+from pipelines.messages.frames import Done, Event, Failed, ModelSpec, Ready, Request, Stats, StepReport
 
 PREFETCH = 2  # files that are decoded while as many as a batch has windows are under way
 BEST_OF = 5  # samples at a temperature above 0

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from models.whisper import AlignedWord, Hypothesis, Whisper
 from pipelines.audio.cuts import Cut
 from pipelines.audio.features import FRAMES_PER_SECOND, SAMPLE_RATE
-from pipelines.audio.messages import Segment, Word
 from pipelines.audio.vad import Span
+from pipelines.messages.audio import Segment, Word
 
 OPENING = frozenset("\"'“¿([{-")  # stand before the word that they belong to
 SENTENCE_END = frozenset(".?!。？！…")

@@ -16,7 +16,12 @@ from pipelines.audio.ear import Heard
 from pipelines.audio.fallback import TEMPERATURES, is_degenerate, is_silent
 from pipelines.audio.features import SAMPLE_RATE, Samples
 from pipelines.audio.items import Item, Items, Section, seconds
-from pipelines.audio.messages import (
+from pipelines.audio.tape import Tape
+from pipelines.audio.turns import ONSET, Began, TurnDetector
+from pipelines.audio.vad import FRAME, Span, speech_spans
+from pipelines.audio.windows import Lane, Stage, Window
+from pipelines.base import Ticket
+from pipelines.messages.audio import (
     Cleared,
     Committed,
     Configured,
@@ -26,13 +31,8 @@ from pipelines.audio.messages import (
     SpeechStopped,
     StreamRequest,
 )
-from pipelines.audio.messages import Heard as HeardEvent
-from pipelines.audio.tape import Tape
-from pipelines.audio.turns import ONSET, Began, TurnDetector
-from pipelines.audio.vad import FRAME, Span, speech_spans
-from pipelines.audio.windows import Lane, Stage, Window
-from pipelines.base import Ticket
-from pipelines.messages import Done, Event, Timing, Usage
+from pipelines.messages.audio import Heard as HeardEvent
+from pipelines.messages.frames import Done, Event, Timing, Usage
 
 MIN_COMMIT = SAMPLE_RATE // 10  # 100 ms: less can't be committed
 FIRST_PARTIAL = SAMPLE_RATE * 6 // 10  # speech that a section has before it is decoded for the first time

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.audio.features import SAMPLE_RATE
-from pipelines.audio.messages import Turns
 from pipelines.audio.vad import FRAME, HYSTERESIS
+from pipelines.messages.audio import Turns
 
 ONSET = 2  # frames of speech in a row that begin a turn: a click is shorter
 

@@ -9,7 +9,7 @@ from models.whisper import AlignedWord, Hypothesis, Task
 from pipelines.audio.features import FRAMES_PER_SECOND, MAX_FRAMES, SAMPLE_RATE, Floats, Samples
 from pipelines.audio.vad import Span
 from pipelines.base import Ticket
-from pipelines.messages import Event
+from pipelines.messages.frames import Event
 
 TAIL = 2 * FRAMES_PER_SECOND  # silent frames after the audio: with fewer the model does not see that it ends
 FLOOR = 15 * FRAMES_PER_SECOND  # shorter windows loop: the model was trained on 30 s

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from models.embedder import Vectors as Rows
 from models.embedder import unit
 from pipelines.embedding.batching import Request
-from pipelines.messages import ChoiceDone, Done, Event, Failed, Scores, Timing, Usage, Vectors
+from pipelines.messages.embedding import Scores, Vectors
+from pipelines.messages.frames import Done, Event, Failed, Timing, Usage
+from pipelines.messages.text import ChoiceDone
 
 
 @dataclass(slots=True, eq=False)

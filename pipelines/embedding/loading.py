@@ -8,7 +8,7 @@ from models.errors import ModelLoadError
 from models.onnx_export import Quantization
 from models.source import resolve
 from pipelines.embedding.tokenize import Tokenizer
-from pipelines.messages import ModelSpec
+from pipelines.messages.frames import ModelSpec
 
 GPU_MEMORY = 8 * 2**30  # bytes that the arena of one encoder may grow to
 

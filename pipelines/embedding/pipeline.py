@@ -19,7 +19,9 @@ from pipelines.embedding.pace import Pace, warm_up
 from pipelines.embedding.prepare import Preparer
 from pipelines.embedding.runs import Run, Runs
 from pipelines.embedding.tokenize import Tokenizer, Tokens
-from pipelines.messages import EmbeddingRequest, Event, ModelSpec, Ready, Request, Stats, StepReport, StringPrompt
+from pipelines.messages.embedding import EmbeddingRequest
+from pipelines.messages.frames import Event, ModelSpec, Ready, Request, Stats, StepReport
+from pipelines.messages.text import StringPrompt
 
 # Inputs that the gateway may have open, as it counts them: a request holds one slot for each of its inputs up to 32.
 # What a request has beyond those waits inside it, behind its own inputs and nobody else's.

@@ -12,16 +12,9 @@ from pipelines.embedding.job import Job
 from pipelines.embedding.prompts import UnknownKind, prompt_of, search_prompts
 from pipelines.embedding.tokenize import UNCUT, Limit, Tokenizer, Tokens
 from pipelines.media.decoder import MediaDecoder
-from pipelines.messages import (
-    EmbeddingInput,
-    EmbeddingRequest,
-    ImageBytes,
-    Request,
-    RerankRequest,
-    StringPrompt,
-    TokenPrompt,
-    Truncate,
-)
+from pipelines.messages.embedding import EmbeddingInput, EmbeddingRequest, ImageBytes, RerankRequest, Truncate
+from pipelines.messages.frames import Request
+from pipelines.messages.text import StringPrompt, TokenPrompt
 
 
 class Preparer:

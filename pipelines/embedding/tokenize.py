@@ -16,7 +16,7 @@ from models.borders import Borders
 from models.embedder_config import EmbedderConfig
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest
-from pipelines.messages import Truncate
+from pipelines.messages.embedding import Truncate
 
 BATCH = 64  # texts handed to the tokenizer at once: it holds no lock of Python's meanwhile
 

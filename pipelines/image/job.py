@@ -8,8 +8,8 @@ from models.diffusion.family import Size
 from models.diffusion.noise import NoiseScheduler
 from models.diffusion.text import Conditioning, Tokens
 from pipelines.base import Ticket
-from pipelines.image.messages import OutputFormat
-from pipelines.messages import Done, Timing, Usage
+from pipelines.messages.frames import Done, Timing, Usage
+from pipelines.messages.image import OutputFormat
 
 # A step of a batch-class image counts as so many: it is served a quarter as often while interactive ones wait.
 WEIGHTS = {"interactive": 1.0, "batch": 4.0}

@@ -21,11 +21,11 @@ from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, T
 from pipelines.image import denoise
 from pipelines.image.files import File, FileWriter, to_bytes
 from pipelines.image.job import ImageJob, Order
-from pipelines.image.messages import Denoised, ImageOptions, Picture, Preview
 from pipelines.image.prepare import Preparer
 from pipelines.image.rows import RowCap, measure
 from pipelines.image.turns import Turns
-from pipelines.messages import ErrorCode, Event, Failed, ModelSpec, Ready, Request, Stats, StepReport
+from pipelines.messages.frames import ErrorCode, Event, Failed, ModelSpec, Ready, Request, Stats, StepReport
+from pipelines.messages.image import Denoised, ImageOptions, Picture, Preview
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from models.diffusion.noise import NoiseScheduler, UnknownScheduler
 from models.diffusion.text import PromptTooLong, Tokens
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.image.job import BRIEF_STEPS, ImageJob, Order, Output, Source
-from pipelines.image.messages import ImageOptions, ImageRequest
 from pipelines.image.uploads import load_mask, load_picture
 from pipelines.image.validation import Settings, settle
 from pipelines.media.decoder import MediaDecoder
-from pipelines.messages import Request
+from pipelines.messages.frames import Request
+from pipelines.messages.image import ImageOptions, ImageRequest
 
 
 class Preparer:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from models.diffusion.family import MAX_EDGE, Family, Size
 from pipelines.base import InvalidRequest
-from pipelines.image.messages import ImageOptions, ImageRequest
+from pipelines.messages.image import ImageOptions, ImageRequest
 
 MAX_IMAGES = 10
 MAX_PREVIEWS = 3

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from pipelines.base import InvalidRequest
-from pipelines.messages import ErrorCode
+from pipelines.messages.frames import ErrorCode
 
 
 class Fit(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest
-from pipelines.messages import MediaPart, Message
+from pipelines.messages.text import MediaPart, Message
 from pipelines.text.stand_ins import Controls, JsonValue, is_stand_in
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")

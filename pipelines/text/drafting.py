@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipelines.messages import ProposerKind
+from pipelines.messages.text import ProposerKind
 
 OPTIMISM: dict[ProposerKind, float] = {"ngram": 0.6, "draft": 0.8}  # what a proposer is trusted at first
 MEMORY = 0.15  # the weight of the newest trial

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from pipelines.base import ModelError
-from pipelines.messages import TextOptions
+from pipelines.messages.text import TextOptions
 
 if TYPE_CHECKING:
     import torch

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import NamedTuple
 
-from pipelines.messages import TokenLogprob
+from pipelines.messages.text import TokenLogprob
 from pipelines.text.detokenizer import Detokenizer
 
 

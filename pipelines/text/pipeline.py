@@ -10,18 +10,8 @@ from models.loading import LoadedModel, load_decoder
 from models.native.library import library
 from models.source import resolve
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
-from pipelines.messages import (
-    Event,
-    Failed,
-    ModelSpec,
-    ProposerKind,
-    Ready,
-    Request,
-    Stats,
-    StepReport,
-    TextOptions,
-    TextRequest,
-)
+from pipelines.messages.frames import Event, Failed, ModelSpec, Ready, Request, Stats, StepReport
+from pipelines.messages.text import ProposerKind, TextOptions, TextRequest
 from pipelines.text.block_manager import BlockManager
 from pipelines.text.chat_template import ChatTemplate
 from pipelines.text.defaults import sampling_defaults

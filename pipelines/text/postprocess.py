@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence as Rows
 
-from pipelines.messages import ChoiceDone, Delta, Done, Event, FinishReason, Timing, Usage
+from pipelines.messages.frames import Done, Event, Timing, Usage
+from pipelines.messages.text import ChoiceDone, Delta, FinishReason
 from pipelines.text.sampler import Choice, RowLogprobs
 from pipelines.text.sequence import Group, Sequence
 from pipelines.text.vocabulary import Vocabulary

@@ -9,7 +9,7 @@ from typing import TypeVar
 from models.tokenizer import NONE, Tokenizer
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.effort import effort
-from pipelines.messages import (
+from pipelines.messages.text import (
     ChatPrompt,
     Prompt,
     ProposerKind,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from models.batch import Cache, CausalDecoder, ForwardBatch, Segment
 from models.logits import Logits, joined, on_host
 from pipelines.base import ModelError
-from pipelines.messages import TextOptions
+from pipelines.messages.text import TextOptions
 from pipelines.text.plan import Chunk, Plan
 from pipelines.text.scheduler import LOGPROB_ROWS
 from pipelines.text.step_cost import StepCost

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
 
 from pipelines.base import Ticket
-from pipelines.messages import ProposerKind, TokenLogprob
+from pipelines.messages.text import ProposerKind, TokenLogprob
 from pipelines.text.drafting import Drafting
 from pipelines.text.output import Output
 from pipelines.text.prefix import PrefixKey

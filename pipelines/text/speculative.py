@@ -16,7 +16,7 @@ from math import inf
 from time import perf_counter
 from typing import Protocol
 
-from pipelines.messages import ProposerKind
+from pipelines.messages.text import ProposerKind
 from pipelines.text.sequence import Sequence
 from pipelines.text.step_cost import StepCost
 

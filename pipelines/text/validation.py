@@ -3,7 +3,7 @@
 import math
 
 from pipelines.base import InvalidRequest
-from pipelines.messages import Sampling, TextRequest
+from pipelines.messages.text import Sampling, TextRequest
 from pipelines.text.sampler import TOP_LOGPROBS
 
 MAX_CHOICES = 128  # of one prompt

@@ -1,7 +1,7 @@
 """What single tokens look like to the outside."""
 
 from models.tokenizer import Tokenizer
-from pipelines.messages import TokenLogprob, TopLogprob
+from pipelines.messages.text import TokenLogprob, TopLogprob
 from pipelines.text.sampler import RowLogprobs
 
 

@@ -8,9 +8,9 @@ from scripts.gpu_checks.context import Context, Result, difference, seconds
 def image(context: Context) -> Result:
     """Two pictures of a tiny random Stable Diffusion checkpoint, side by side."""
     from pipelines.base import Ticket
-    from pipelines.image.messages import ImageRequest, Picture
     from pipelines.image.pipeline import ImagePipeline
-    from pipelines.messages import Failed, ModelSpec
+    from pipelines.messages.frames import Failed, ModelSpec
+    from pipelines.messages.image import ImageRequest, Picture
     from tests.pipelines.image.checkpoints import stable_diffusion
 
     folder = stable_diffusion(context.folder / "sd")

@@ -14,7 +14,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from gateway.backends.process import SPIN
-from pipelines.messages import ModelSpec, TextOptions
+from pipelines.messages.frames import ModelSpec
+from pipelines.messages.text import TextOptions
 from tests.benchmarks.processes import Process, Server, Service, free_port
 
 IDLE_SHARE = 0.02  # of one core: what a process that is not under test may use

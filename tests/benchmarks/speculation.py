@@ -8,7 +8,7 @@ of no use go off by themselves, not what a good draft model would gain.
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from pipelines.messages import ProposerKind, TextOptions
+from pipelines.messages.text import ProposerKind, TextOptions
 from tests.benchmarks.figures import Figure, at_least, ratio
 from tests.benchmarks.harness import Bench, Subject, model_file
 from tests.benchmarks.processes import Service

@@ -9,7 +9,8 @@ from gateway.backends.base import Call, State
 from gateway.backends.worker import WorkerBackend
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.messages import Delta, Done, Failed, ModelSpec, Sampling, TextRequest, TokenPrompt
+from pipelines.messages.frames import Done, Failed, ModelSpec
+from pipelines.messages.text import Delta, Sampling, TextRequest, TokenPrompt
 from tests.benchmarks import client, llama_environment
 from tests.benchmarks.figures import Figure, at_least, at_most, ratio
 from tests.benchmarks.harness import Bench, Subject, model_file

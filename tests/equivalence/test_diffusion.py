@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from models.diffusion.noise import LAMBDA_MIN
-from pipelines.image.messages import ImageRequest
+from pipelines.messages.image import ImageRequest
 from tests.pipelines.image import checkpoints
 from tests.pipelines.image.easel import Easel
 

@@ -10,16 +10,8 @@ import pytest
 from models.loading import LoadedModel, load_decoder
 from models.source import resolve
 from pipelines.base import Ticket
-from pipelines.messages import (
-    Delta,
-    Event,
-    ProposerKind,
-    Sampling,
-    StringPrompt,
-    TextOptions,
-    TextRequest,
-    TokenLogprob,
-)
+from pipelines.messages.frames import Event
+from pipelines.messages.text import Delta, ProposerKind, Sampling, StringPrompt, TextOptions, TextRequest, TokenLogprob
 from pipelines.text.pipeline import TextPipeline
 from pipelines.text.step_cost import StepCost
 from tests.truncated import truncate

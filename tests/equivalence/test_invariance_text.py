@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from models.loading import LoadedModel, load_decoder
 from models.source import resolve
 from pipelines.base import Ticket
-from pipelines.messages import Delta, Done, Event, Sampling, StringPrompt, TextOptions, TextRequest, TokenLogprob
+from pipelines.messages.frames import Done, Event
+from pipelines.messages.text import Delta, Sampling, StringPrompt, TextOptions, TextRequest, TokenLogprob
 from pipelines.text.pipeline import TextPipeline
 from pipelines.text.step_cost import StepCost
 

@@ -130,7 +130,8 @@ def test_the_embedded_model_is_served_without_torch() -> None:
     script = """
 import sys
 from pipelines.base import Ticket
-from pipelines.messages import ModelSpec, Sampling, StringPrompt, TextOptions, TextRequest
+from pipelines.messages.frames import ModelSpec
+from pipelines.messages.text import Sampling, StringPrompt, TextOptions, TextRequest
 from pipelines.text.pipeline import TextPipeline
 spec = ModelSpec(name="m", kind="text", pipeline="", source=sys.argv[1], text=TextOptions(dense_prefill=False))
 pipeline, _ = TextPipeline.load(spec)

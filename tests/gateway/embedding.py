@@ -4,18 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.messages import (
-    Accepted,
-    ChoiceDone,
-    Done,
-    EmbeddingRequest,
-    Event,
-    RerankRequest,
-    Scores,
-    Timing,
-    Usage,
-    Vectors,
-)
+from pipelines.messages.embedding import EmbeddingRequest, RerankRequest, Scores, Vectors
+from pipelines.messages.frames import Accepted, Done, Event, Timing, Usage
+from pipelines.messages.text import ChoiceDone
 from tests.gateway.desk import Desk
 from tests.gateway.scripted import ScriptedBackend, ScriptedCall
 

@@ -10,22 +10,20 @@ from gateway.routing import Route
 from gateway.settings import ModelSettings
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.messages import (
+from pipelines.messages.frames import (
     Abort,
     Accepted,
-    ChoiceDone,
-    Delta,
     Done,
     ErrorCode,
     Event,
     Failed,
     Feed,
-    FinishReason,
     Ready,
     Timing,
     ToWorker,
     Usage,
 )
+from pipelines.messages.text import ChoiceDone, Delta, FinishReason
 from tests.live import until
 
 

@@ -12,7 +12,7 @@ from gateway.environment import digest
 from gateway.fleet import Fleet
 from gateway.settings import KeySettings, ModelSettings, ServerSettings, Settings
 from metrics.registry import Registry
-from pipelines.messages import Ready
+from pipelines.messages.frames import Ready
 from pipelines.text.fields import SamplingDefaults
 from tests.declared import declared
 

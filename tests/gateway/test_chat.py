@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.schemas.chat import ChatRequest
-from pipelines.messages import ChatPrompt, ChoiceDone, Message, TextPart, TextRequest, TokenLogprob, TopLogprob
+from pipelines.messages.text import ChatPrompt, ChoiceDone, Message, TextPart, TextRequest, TokenLogprob, TopLogprob
 from tests.gateway.desk import CHAT, Counter, Desk, counter, events
 from tests.gateway.scripted import ScriptedCall
 

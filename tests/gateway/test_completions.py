@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.schemas.completions import CompletionRequest
-from pipelines.messages import Delta, StringPrompt, TextRequest, TokenLogprob, TokenPrompt, TopLogprob
+from pipelines.messages.text import Delta, StringPrompt, TextRequest, TokenLogprob, TokenPrompt, TopLogprob
 from tests.gateway.desk import COMPLETIONS, Counter, Desk, counter, events
 from tests.gateway.scripted import ScriptedCall
 

@@ -13,7 +13,7 @@ from gateway.inventory import ConfiguredModel, EmbeddedModel, Inventory
 from gateway.reports import print_inventory
 from gateway.settings import Settings, default_models, load_settings
 from metrics.registry import Registry
-from pipelines.messages import Ready
+from pipelines.messages.frames import Ready
 from tests.gateway.standing import StandingFleet, make_settings
 
 

@@ -26,7 +26,7 @@ from gateway.doctor import (
 from gateway.inventory import inventory
 from gateway.reports import print_report
 from gateway.settings import ModelSettings, ServerSettings, Settings
-from pipelines.messages import TextOptions
+from pipelines.messages.text import TextOptions
 from tests.gateway.test_settings import MODELS
 
 CPU = TorchProbe("2.13.0+cpu", None, [], None, "AVX512", True, True, True)

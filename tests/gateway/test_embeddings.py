@@ -13,12 +13,8 @@ import pytest_asyncio
 from gateway.schemas.embeddings_answer import decimals
 from gateway.schemas.rerank import RERANK_PATHS
 from gateway.schemas.texts import MAX_UNITS
-from pipelines.messages import (
-    EmbeddingRequest,
-    ImageBytes,
-    StringPrompt,
-    TokenPrompt,
-)
+from pipelines.messages.embedding import EmbeddingRequest, ImageBytes
+from pipelines.messages.text import StringPrompt, TokenPrompt
 from tests.gateway.desk import Counter, Desk, counter
 from tests.gateway.embedding import Embedding, answered, opened, vector
 from tests.gateway.scripted import ScriptedBackend, ScriptedCall

@@ -28,7 +28,7 @@ from gateway.errors import (
     unauthorized,
     worker_lost,
 )
-from pipelines.messages import Failed
+from pipelines.messages.frames import Failed
 
 
 class Part(Struct, forbid_unknown_fields=True):

@@ -12,7 +12,8 @@ from gateway.fleet import Fleet, UnknownModel
 from gateway.settings import ModelSettings, Settings
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.messages import Delta, Done, StringPrompt, TextRequest
+from pipelines.messages.frames import Done
+from pipelines.messages.text import Delta, StringPrompt, TextRequest
 from tests.gateway.backends.workers import IMPATIENT, PATIENCE, read, until, workers
 
 

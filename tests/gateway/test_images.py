@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from gateway.errors import ApiError
 from gateway.schemas.images import GenerationBody, parse_form, to_image_request
-from pipelines.image.messages import Denoised, ImageOptions, ImageRequest, Picture, Preview
-from pipelines.messages import Accepted, Failed
+from pipelines.messages.frames import Accepted, Failed
+from pipelines.messages.image import Denoised, ImageOptions, ImageRequest, Picture, Preview
 from tests.gateway.desk import Counter, Desk, counter
 from tests.gateway.scripted import ScriptedBackend, ScriptedCall
 

@@ -14,8 +14,8 @@ from gateway.live import LiveCall
 from gateway.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.audio.messages import Audio, StreamRequest, TranscriptionRequest, decode_item
 from pipelines.logs import fields
+from pipelines.messages.audio import Audio, StreamRequest, TranscriptionRequest, decode_item
 from tests.gateway.desk import counter
 from tests.gateway.scripted import SETTINGS, ScriptedBackend
 from tests.live import until

@@ -19,8 +19,8 @@ from gateway.environment import SHORTHANDS, VariableError, overlay
 from gateway.settings import KeySettings, ModelSettings, ServerSettings, Settings, SloSettings, load_settings
 from models.catalog import EMBEDDED, OWN
 from models.privacy import SILENCED
-from pipelines.image.messages import ImageOptions
-from pipelines.messages import TextOptions
+from pipelines.messages.image import ImageOptions
+from pipelines.messages.text import TextOptions
 from pipelines.text.fields import SamplingOptions
 
 ROOT = Path(__file__).parent.parent.parent

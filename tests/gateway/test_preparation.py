@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from gateway.cli import main
 from models.errors import ModelLoadError
-from pipelines.messages import ModelSpec
+from pipelines.messages.frames import ModelSpec
 
 CONFIG = """
 [[models]]

@@ -13,7 +13,8 @@ from gateway.schemas.answer import Head
 from gateway.schemas.chat_answer import ChatStream
 from gateway.spool import Spool
 from metrics.timeline import Timeline
-from pipelines.messages import ChatPrompt, ChoiceDone, Failed, TextRequest
+from pipelines.messages.frames import Failed
+from pipelines.messages.text import ChatPrompt, ChoiceDone, TextRequest
 from tests.gateway.desk import Book, events
 from tests.gateway.scripted import SETTINGS, ScriptedBackend, ScriptedFleet
 from tests.live import until

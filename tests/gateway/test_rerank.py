@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from pipelines.messages import (
-    RerankRequest,
-)
+from pipelines.messages.embedding import RerankRequest
 from tests.gateway.desk import Counter, Desk, counter
 from tests.gateway.embedding import Embedding, answered, opened
 

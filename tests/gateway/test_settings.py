@@ -4,9 +4,9 @@ import pytest
 
 from gateway.settings import ModelSettings, Settings, SettingsError, is_loopback, load_settings
 from models.catalog import Kind
-from pipelines.audio.messages import AudioOptions
-from pipelines.image.messages import ImageOptions
-from pipelines.messages import TextOptions
+from pipelines.messages.audio import AudioOptions
+from pipelines.messages.image import ImageOptions
+from pipelines.messages.text import TextOptions
 
 MODELS = """\
 [[models]]

@@ -8,7 +8,7 @@ from gateway.schemas.chat import ChatRequest
 from gateway.schemas.chat import to_text_request as chat
 from gateway.schemas.completions import CompletionRequest
 from gateway.schemas.completions import to_text_request as completion
-from pipelines.messages import Usage
+from pipelines.messages.frames import Usage
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from gateway.transcribe import Progress, Wishes, _one
 from gateway.transcribe_console import Pace, _Printer
 from gateway.transcripts import Captions, output_names
 from metrics.registry import Registry
-from pipelines.audio.messages import Segment
+from pipelines.messages.audio import Segment
 from tests.gateway.scripted import SETTINGS, ScriptedBackend, ScriptedFleet
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.settings import KeySettings, ModelSettings, ServerSettings, Settings
-from pipelines.audio.messages import AudioOptions
+from pipelines.messages.audio import AudioOptions
 from tests.integration.listening import KEY
 
 MODEL = "whisper-tiny.en"

@@ -9,7 +9,8 @@ import pytest
 
 from gateway.settings import load_settings
 from pipelines.base import ModelError
-from pipelines.messages import ModelSpec, TextOptions
+from pipelines.messages.frames import ModelSpec
+from pipelines.messages.text import TextOptions
 from pipelines.text.pipeline import TextPipeline
 from tests.integration.conftest import wait_until
 from tests.live import gateway_thread

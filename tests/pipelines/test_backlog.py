@@ -6,19 +6,17 @@ from typing import Any
 
 import pytest
 
-from pipelines.audio.messages import TranscriptionRequest
 from pipelines.backlog import BATCH_S, LARGE, PATIENCE_S, Backlog
 from pipelines.base import Ticket
 from pipelines.effort import ITEM, MEDIA_BYTES, effort
-from pipelines.image.messages import ImageRequest
 from pipelines.inbox import Inbox, OpenRequest
-from pipelines.messages import (
+from pipelines.messages.audio import TranscriptionRequest
+from pipelines.messages.embedding import EmbeddingRequest, ImageBytes, RerankRequest
+from pipelines.messages.image import ImageRequest
+from pipelines.messages.text import (
     ChatPrompt,
-    EmbeddingRequest,
     FunctionCall,
-    ImageBytes,
     Message,
-    RerankRequest,
     StringPrompt,
     TextPart,
     TextRequest,

@@ -15,30 +15,32 @@ from pipelines.ipc import (
     from_worker_reader,
     to_worker_reader,
 )
-from pipelines.messages import (
+from pipelines.messages.frames import (
     Abort,
     Accepted,
-    ChatPrompt,
-    Delta,
     Done,
     Drain,
     Failed,
     Feed,
-    Message,
     Open,
     Ping,
     Pong,
-    Sampling,
     Stats,
     Step,
     StepReport,
+    Timing,
+    Usage,
+)
+from pipelines.messages.text import (
+    ChatPrompt,
+    Delta,
+    Message,
+    Sampling,
     TextPart,
     TextRequest,
-    Timing,
     TokenLogprob,
     TokenPrompt,
     TopLogprob,
-    Usage,
 )
 
 TO_WORKER = [

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.base import ModelError
-from pipelines.messages import ModelSpec
+from pipelines.messages.frames import ModelSpec
 from pipelines.worker import load
 
 EARLY = "import no_such_library\n\nclass Deaf: ...\n"

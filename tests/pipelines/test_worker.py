@@ -10,21 +10,8 @@ import msgspec
 import psutil
 import pytest
 
-from pipelines.messages import (
-    Accepted,
-    Delta,
-    Done,
-    Drain,
-    Failed,
-    Feed,
-    LoadFailed,
-    Open,
-    Ping,
-    Pong,
-    Stats,
-    StringPrompt,
-    TextRequest,
-)
+from pipelines.messages.frames import Accepted, Done, Drain, Failed, Feed, LoadFailed, Open, Ping, Pong, Stats
+from pipelines.messages.text import Delta, StringPrompt, TextRequest
 from tests.fakes import fake_spec
 from tests.pipelines.worker_process import PATIENCE, Worker, terminals, text
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipelines.messages import Abort, Accepted, Delta, Done, Event, Failed, Feed
+from pipelines.messages.frames import Abort, Accepted, Done, Event, Failed, Feed
+from pipelines.messages.text import Delta
 from tests.fakes import fake_spec
 from tests.pipelines.worker_process import Worker, terminals
 

@@ -8,21 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pipelines.ipc import encode_frame, from_worker_reader
-from pipelines.messages import (
-    Delta,
-    Done,
-    Event,
-    Failed,
-    FromWorker,
-    Load,
-    ModelSpec,
-    Open,
-    Ready,
-    Step,
-    StringPrompt,
-    TextRequest,
-    ToWorker,
-)
+from pipelines.messages.frames import Done, Event, Failed, FromWorker, Load, ModelSpec, Open, Ready, Step, ToWorker
+from pipelines.messages.text import Delta, StringPrompt, TextRequest
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 90.0  # seconds; a test that waits this long has failed

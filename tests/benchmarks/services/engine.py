@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from pipelines.base import Ticket
-from pipelines.messages import Delta, Failed, ModelSpec, Sampling, StringPrompt, TextRequest, TokenPrompt
+from pipelines.messages.frames import Failed, ModelSpec
+from pipelines.messages.text import Delta, Sampling, StringPrompt, TextRequest, TokenPrompt
 from pipelines.text.pipeline import TextPipeline
 from tests.benchmarks.services.loop import serve
 

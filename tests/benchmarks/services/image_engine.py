@@ -11,9 +11,9 @@ from time import monotonic, sleep
 from typing import Any
 
 from pipelines.base import Ticket
-from pipelines.image.messages import ImageRequest
 from pipelines.image.pipeline import ImagePipeline
-from pipelines.messages import Done, Failed, ModelSpec
+from pipelines.messages.frames import Done, Failed, ModelSpec
+from pipelines.messages.image import ImageRequest
 from tests.benchmarks.services.loop import serve
 
 

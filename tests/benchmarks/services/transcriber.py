@@ -11,9 +11,9 @@ from typing import Any
 
 from models.whisper import load_whisper
 from pipelines.audio.formats import text_of
-from pipelines.audio.messages import AudioOptions, Passage, TranscriptionRequest
 from pipelines.audio.pipeline import AudioPipeline
 from pipelines.base import Ticket
+from pipelines.messages.audio import AudioOptions, Passage, TranscriptionRequest
 from tests.benchmarks.services.loop import serve
 
 

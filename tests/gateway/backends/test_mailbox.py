@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.backends.mailbox import Mailbox
-from pipelines.messages import Accepted, ChoiceDone, Delta, Done, Event, Timing, TokenLogprob, Usage
+from pipelines.messages.frames import Accepted, Done, Event, Timing, Usage
+from pipelines.messages.text import ChoiceDone, Delta, TokenLogprob
 
 PUT = st.tuples(st.integers(0, 2), st.text(max_size=3), st.integers(0, 2))
 READ = st.none()

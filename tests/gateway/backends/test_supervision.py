@@ -15,7 +15,8 @@ import pytest
 from gateway.backends.base import State
 from gateway.backends.worker import Supervision, WorkerBackend
 from metrics.registry import Registry
-from pipelines.messages import Delta, Done
+from pipelines.messages.frames import Done
+from pipelines.messages.text import Delta
 from tests.fakes import fake_spec
 from tests.gateway.backends.workers import (
     IMPATIENT,

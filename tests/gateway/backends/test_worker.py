@@ -11,7 +11,8 @@ from gateway.backends.base import BackendError, Call, State
 from gateway.backends.worker import WorkerBackend
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.messages import Accepted, ChoiceDone, Delta, Done, Failed, StringPrompt, TextRequest
+from pipelines.messages.frames import Accepted, Done, Failed
+from pipelines.messages.text import ChoiceDone, Delta, StringPrompt, TextRequest
 from tests.fakes import fake_spec
 from tests.gateway.backends.workers import PATIENCE, each, first, lost, open_call, read, running, terminals, text, until
 

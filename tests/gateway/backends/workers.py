@@ -11,7 +11,8 @@ from gateway.backends.base import Call, Session, State
 from gateway.backends.worker import Supervision, WorkerBackend
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.messages import Delta, Done, Event, Failed, ModelSpec, StringPrompt, TextRequest
+from pipelines.messages.frames import Done, Event, Failed, ModelSpec
+from pipelines.messages.text import Delta, StringPrompt, TextRequest
 from tests.fakes import fake_spec
 
 PATIENCE = 30.0  # seconds; a test that waits this long has failed

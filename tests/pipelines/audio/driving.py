@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from time import monotonic
 
 from models.whisper import AlignedWord, Floats, Hypothesis, Spoken, Task
-from pipelines.audio.messages import (
+from pipelines.audio.pipeline import AudioPipeline
+from pipelines.base import StepFailed, Ticket
+from pipelines.messages.audio import (
     Audio,
     AudioEvent,
     End,
@@ -14,9 +16,7 @@ from pipelines.audio.messages import (
     TranscriptionRequest,
     encode_item,
 )
-from pipelines.audio.pipeline import AudioPipeline
-from pipelines.base import StepFailed, Ticket
-from pipelines.messages import Done, Event, Failed, Priority
+from pipelines.messages.frames import Done, Event, Failed, Priority
 from tests.speech import Samples
 
 

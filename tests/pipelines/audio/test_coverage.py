@@ -9,9 +9,9 @@ import pytest
 from models.whisper import AlignedWord, Seek, Whisper, seek_of
 from pipelines.audio.coverage import holes, pause_before
 from pipelines.audio.features import SAMPLE_RATE
-from pipelines.audio.messages import AudioOptions, Final, Partial, Passage, StreamRequest, TranscriptionRequest, Turns
 from pipelines.audio.pipeline import AudioPipeline
 from pipelines.audio.vad import Span
+from pipelines.messages.audio import AudioOptions, Final, Partial, Passage, StreamRequest, TranscriptionRequest, Turns
 from tests import recordings, speech
 from tests.pipelines.audio.driving import Driver, FakeWhisper, text
 

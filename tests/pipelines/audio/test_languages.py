@@ -8,11 +8,11 @@ import pytest
 
 from models.source import resolve
 from models.whisper import load_whisper
-from pipelines.audio.messages import AudioOptions, Passage, TranscriptionRequest
 from pipelines.audio.pipeline import AudioPipeline
 from pipelines.media.audio import decode_audio
 from pipelines.media.messages import AudioJob
-from pipelines.messages import Event
+from pipelines.messages.audio import AudioOptions, Passage, TranscriptionRequest
+from pipelines.messages.frames import Event
 from tests import recordings, speech
 from tests.pipelines.audio.driving import Driver, text
 

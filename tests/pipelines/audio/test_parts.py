@@ -11,13 +11,13 @@ from pipelines.audio.cuts import MAX_SECONDS, Cut, cut
 from pipelines.audio.ear import A_LAW, MU_LAW, Heard
 from pipelines.audio.features import MAX_FRAMES, SAMPLE_RATE, LogMel
 from pipelines.audio.formats import srt, vtt
-from pipelines.audio.messages import Segment, Turns
 from pipelines.audio.stitching import segments
 from pipelines.audio.tape import Tape
 from pipelines.audio.turns import Began, Ended, TurnDetector
 from pipelines.audio.vad import FRAME, Span, speech_spans
 from pipelines.audio.windows import Lane, Stage, Window, WindowQueue
 from pipelines.base import Ticket
+from pipelines.messages.audio import Segment, Turns
 from tests import speech
 
 FRAMES_A_SECOND = SAMPLE_RATE / FRAME

@@ -5,7 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.audio.messages import (
+from pipelines.audio.pipeline import AudioPipeline
+from pipelines.audio.windows import Lane
+from pipelines.base import InvalidRequest
+from pipelines.messages.audio import (
     Audio,
     AudioOptions,
     Clear,
@@ -26,10 +29,7 @@ from pipelines.audio.messages import (
     TranscriptionRequest,
     Turns,
 )
-from pipelines.audio.pipeline import AudioPipeline
-from pipelines.audio.windows import Lane
-from pipelines.base import InvalidRequest
-from pipelines.messages import Failed
+from pipelines.messages.frames import Failed
 from tests import speech
 from tests.pipelines.audio.driving import Driver, FakeWhisper, text
 

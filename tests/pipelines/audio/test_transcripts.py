@@ -10,7 +10,8 @@ from faster_whisper import WhisperModel
 from models.source import resolve
 from models.whisper import Whisper
 from pipelines.audio.formats import text_of
-from pipelines.audio.messages import (
+from pipelines.audio.pipeline import AudioPipeline
+from pipelines.messages.audio import (
     AudioOptions,
     Final,
     Media,
@@ -21,7 +22,6 @@ from pipelines.audio.messages import (
     TranscriptionRequest,
     Turns,
 )
-from pipelines.audio.pipeline import AudioPipeline
 from tests import speech
 from tests.pipelines.audio.driving import Driver, text
 

@@ -13,12 +13,9 @@ from pipelines.base import Ticket
 from pipelines.embedding.pace import Pace
 from pipelines.embedding.pipeline import EmbeddingPipeline
 from pipelines.embedding.tokenize import Tokenizer
-from pipelines.messages import (
-    EmbeddingRequest,
-    Event,
-    StringPrompt,
-    Vectors,
-)
+from pipelines.messages.embedding import EmbeddingRequest, Vectors
+from pipelines.messages.frames import Event
+from pipelines.messages.text import StringPrompt
 from tests.models.checkpoints import word_tokenizer
 
 CONFIG = EmbedderConfig(family="text", dimensions=4, max_tokens=64, vocab_size=204, pad_id=0, token_types=True)

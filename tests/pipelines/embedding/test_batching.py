@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipelines.base import Ticket
 from pipelines.embedding.batching import COMPANY_S, LARGE, SMALL, BatchQueue, Budget, Input, Request
-from pipelines.messages import Priority
+from pipelines.messages.frames import Priority
 
 SLACK = 8
 BUDGET = Budget(full=100, shared=40, slack=SLACK)

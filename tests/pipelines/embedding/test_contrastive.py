@@ -16,7 +16,9 @@ from models.onnx_build import build_graphs
 from models.onnx_export import ExportOptions, cache_entry
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.embedding.pipeline import EmbeddingPipeline
-from pipelines.messages import Done, EmbeddingRequest, ImageBytes, ModelSpec, StringPrompt, Vectors
+from pipelines.messages.embedding import EmbeddingRequest, ImageBytes, Vectors
+from pipelines.messages.frames import Done, ModelSpec
+from pipelines.messages.text import StringPrompt
 from tests.models import checkpoints
 from tests.pipelines.embedding.test_images import encoded, picture
 

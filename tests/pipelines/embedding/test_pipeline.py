@@ -10,19 +10,9 @@ import pytest
 from pipelines.base import InvalidRequest, ModelError, StepFailed
 from pipelines.embedding.pace import LEAST_SHARED, Pace, warm_up
 from pipelines.embedding.pipeline import EmbeddingPipeline
-from pipelines.messages import (
-    ChoiceDone,
-    Done,
-    EmbeddingOptions,
-    EmbeddingRequest,
-    Event,
-    Failed,
-    ImageBytes,
-    ModelSpec,
-    StringPrompt,
-    TextRequest,
-    TokenPrompt,
-)
+from pipelines.messages.embedding import EmbeddingOptions, EmbeddingRequest, ImageBytes
+from pipelines.messages.frames import Done, Event, Failed, ModelSpec
+from pipelines.messages.text import ChoiceDone, StringPrompt, TextRequest, TokenPrompt
 from tests.pipelines.embedding.bench import Bench, SmallEmbedder, embedding, last, rows, words
 
 

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.base import InvalidRequest
-from pipelines.messages import (
-    EmbeddingRequest,
-    TokenPrompt,
-)
+from pipelines.messages.embedding import EmbeddingRequest
+from pipelines.messages.text import TokenPrompt
 from tests.pipelines.embedding.bench import CONFIG, Bench, embedding, rows
 
 PROMPTS = {"query": "w1 ", "document": "w2 ", "clustering": "w3 "}

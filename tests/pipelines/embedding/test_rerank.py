@@ -10,12 +10,8 @@ import pytest
 from models.embedder_config import EmbedderConfig
 from pipelines.base import InvalidRequest
 from pipelines.embedding.job import cosines
-from pipelines.messages import (
-    Done,
-    RerankRequest,
-    Scores,
-    Vectors,
-)
+from pipelines.messages.embedding import RerankRequest, Scores, Vectors
+from pipelines.messages.frames import Done
 from tests.pipelines.embedding.bench import CONFIG, Bench, embedding, last, rows, words
 
 PROMPTS = {"query": "w1 ", "document": "w2 ", "clustering": "w3 "}

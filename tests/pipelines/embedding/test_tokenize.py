@@ -10,7 +10,7 @@ from models.embedder_config import EmbedderConfig
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest
 from pipelines.embedding.tokenize import Limit, Tokenizer
-from pipelines.messages import Truncate
+from pipelines.messages.embedding import Truncate
 from tests.models.checkpoints import word_tokenizer
 
 CLS, SEP, FIRST = 2, 3, 4  # ids: then the words, w0 at 4

@@ -10,10 +10,10 @@ from PIL import Image
 
 from models.diffusion.loading import load_family
 from pipelines.base import Ticket
-from pipelines.image.messages import ImageOptions, ImageRequest, Picture
 from pipelines.image.pipeline import ImagePipeline
 from pipelines.image.rows import RowCap
-from pipelines.messages import Event, Priority, StepReport
+from pipelines.messages.frames import Event, Priority, StepReport
+from pipelines.messages.image import ImageOptions, ImageRequest, Picture
 
 MAX_STEPS = 10_000  # of the pipeline, before a test says that it hangs
 

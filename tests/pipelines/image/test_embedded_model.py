@@ -10,7 +10,7 @@ import pytest
 from models.catalog import EMBEDDED
 from models.emoji.evaluate import Painter
 from models.source import resolve
-from pipelines.image.messages import ImageRequest
+from pipelines.messages.image import ImageRequest
 from tests.pipelines.image.easel import Easel, worst
 
 NAME = "tiny-emoji-diffusion"

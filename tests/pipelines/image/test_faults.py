@@ -11,7 +11,8 @@ from models.errors import ModelLoadError
 from pipelines.base import ModelError, StepFailed, Ticket
 from pipelines.image import files
 from pipelines.image.pipeline import ImagePipeline
-from pipelines.messages import Done, Failed, ImageOptions, ModelSpec
+from pipelines.messages.frames import Done, Failed, ModelSpec
+from pipelines.messages.image import ImageOptions
 from tests.pipelines.image.easel import Easel, pictures, red_cat, worst
 
 CLOSE = 1  # of 255

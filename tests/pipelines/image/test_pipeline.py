@@ -11,8 +11,8 @@ import torch
 
 from pipelines.base import Ticket
 from pipelines.image import files, pipeline
-from pipelines.image.messages import Denoised, Picture, Preview
-from pipelines.messages import Done, Failed
+from pipelines.messages.frames import Done, Failed
+from pipelines.messages.image import Denoised, Picture, Preview
 from tests.pipelines.image.easel import Easel, pictures, pixels, red_cat, worst
 
 CLOSE = 1  # of 255

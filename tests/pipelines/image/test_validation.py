@@ -15,9 +15,9 @@ from PIL import Image
 from models.diffusion.family import Size
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.image import uploads
-from pipelines.image.messages import ImageRequest
 from pipelines.media import pictures
-from pipelines.messages import StringPrompt, TextRequest
+from pipelines.messages.image import ImageRequest
+from pipelines.messages.text import StringPrompt, TextRequest
 from tests.pipelines.image import checkpoints
 from tests.pipelines.image.easel import Easel, worst
 

@@ -4,8 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.image.messages import ImageOptions, ImageRequest, Picture
-from pipelines.messages import Abort, Accepted, Done, Event, Failed, ModelSpec, Open, Ready, Stats, Step, StepReport
+from pipelines.messages.frames import (
+    Abort,
+    Accepted,
+    Done,
+    Event,
+    Failed,
+    ModelSpec,
+    Open,
+    Ready,
+    Stats,
+    Step,
+    StepReport,
+)
+from pipelines.messages.image import ImageOptions, ImageRequest, Picture
 from tests.pipelines.image.easel import Easel, pixels, worst
 from tests.pipelines.worker_process import Worker
 

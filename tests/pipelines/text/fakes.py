@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from models.batch import ForwardBatch
 from models.loading import GenerationDefaults
 from pipelines.base import Ticket
-from pipelines.messages import Done, Event, Prompt, Sampling, StringPrompt, TextOptions, TextRequest
+from pipelines.messages.frames import Done, Event
+from pipelines.messages.text import Prompt, Sampling, StringPrompt, TextOptions, TextRequest
 from pipelines.text.fields import SamplingOptions
 from pipelines.text.pipeline import TextPipeline
 from pipelines.text.step_cost import StepCost

@@ -7,7 +7,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest
-from pipelines.messages import FunctionCall, MediaPart, Message, TextPart, ToolCall
+from pipelines.messages.text import FunctionCall, MediaPart, Message, TextPart, ToolCall
 from pipelines.text.chat_template import ChatTemplate
 
 CHATML = """{% for message in messages %}{% if loop.first and message['role'] != 'system' %}

@@ -16,7 +16,7 @@ from models.source import resolve
 from models.tokenizer import Tokenizer, from_gguf, load_tokenizer
 from models.tokenizer_gguf import build_tokenizer, describe_tokenizer
 from pipelines.base import InvalidRequest
-from pipelines.messages import FunctionCall, Message, TextPart, ToolCall
+from pipelines.messages.text import FunctionCall, Message, TextPart, ToolCall
 from pipelines.text.chat_template import ChatTemplate
 from tests.models.conftest import SMOLLM2, write_gguf
 from tests.models.test_tokenizer import SENTENCEPIECE, texts

@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipelines.messages import TokenLogprob
+from pipelines.messages.text import TokenLogprob
 from pipelines.text.detokenizer import REPLACEMENT, Detokenizer, Utf8Stream, incomplete_tail
 from pipelines.text.output import Output
 

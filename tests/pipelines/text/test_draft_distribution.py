@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pipelines.messages import ProposerKind, TokenPrompt
+from pipelines.messages.text import ProposerKind, TokenPrompt
 from pipelines.text.plan import Chunk
 from pipelines.text.sampler import Choice
 from tests.pipelines.text.fakes import FakeDecoder, create_pipeline, draft_freely, request, run, submit

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.messages import TokenPrompt
+from pipelines.messages.text import TokenPrompt
 from pipelines.text.draft_model import PATIENCE, SHORT
 from pipelines.text.step_cost import StepCost
 from tests.pipelines.text.fakes import (

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from pipelines.base import InvalidRequest, ModelError, StepFailed, Ticket
-from pipelines.messages import ProposerKind, TokenPrompt
+from pipelines.messages.text import ProposerKind, TokenPrompt
 from pipelines.text.draft_model import DraftModel
 from pipelines.text.ngram import SuffixIndex
 from tests.pipelines.text.fakes import (

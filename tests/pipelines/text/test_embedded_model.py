@@ -2,16 +2,8 @@
 
 import pytest
 
-from pipelines.messages import (
-    ChatPrompt,
-    Message,
-    ModelSpec,
-    Sampling,
-    StringPrompt,
-    TextOptions,
-    TextPart,
-    TextRequest,
-)
+from pipelines.messages.frames import ModelSpec
+from pipelines.messages.text import ChatPrompt, Message, Sampling, StringPrompt, TextOptions, TextPart, TextRequest
 from pipelines.text.pipeline import TextPipeline
 from tests.pipelines.text.fakes import generate, only, run, submit
 

@@ -5,7 +5,8 @@ import pytest
 
 from models.batch import ForwardBatch, Segment
 from pipelines.base import StepFailed
-from pipelines.messages import Failed, TokenPrompt
+from pipelines.messages.frames import Failed
+from pipelines.messages.text import TokenPrompt
 from tests.pipelines.text.fakes import (
     BLOCK,
     TILE,

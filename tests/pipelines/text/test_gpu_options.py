@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.base import ModelError
-from pipelines.messages import TextOptions
+from pipelines.messages.text import TextOptions
 from pipelines.text.runner import try_largest
 from pipelines.text.scheduler import LOGPROB_ROWS
 from tests.pipelines.text.fakes import FakeDecoder, create_pipeline

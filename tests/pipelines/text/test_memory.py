@@ -1,7 +1,7 @@
 import pytest
 
 from pipelines.base import ModelError
-from pipelines.messages import TextOptions
+from pipelines.messages.text import TextOptions
 from pipelines.text.memory import CacheSize, GpuMemory, available_bytes, dense_prefill_fits, size_cache
 
 GIB = 1 << 30

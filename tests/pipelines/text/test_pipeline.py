@@ -3,7 +3,8 @@
 import pytest
 
 from pipelines.base import ModelError
-from pipelines.messages import ChoiceDone, Delta, Done, ModelSpec, TextOptions, TokenPrompt
+from pipelines.messages.frames import Done, ModelSpec
+from pipelines.messages.text import ChoiceDone, Delta, TextOptions, TokenPrompt
 from pipelines.text.pipeline import TextPipeline
 from tests.pipelines.text.fakes import (
     EOS,

@@ -8,7 +8,7 @@ import pytest
 
 from models.loading import GenerationDefaults
 from pipelines.base import InvalidRequest, Ticket
-from pipelines.messages import (
+from pipelines.messages.text import (
     ChatPrompt,
     FunctionCall,
     MediaPart,

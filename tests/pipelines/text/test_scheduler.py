@@ -2,7 +2,7 @@ from math import inf
 
 import pytest
 
-from pipelines.messages import TokenLogprob
+from pipelines.messages.text import TokenLogprob
 from pipelines.text.scheduler import LOGPROB_ROWS, MAX_PREEMPTIONS
 from pipelines.text.sequence import State
 from pipelines.text.waiting import BATCH_SHARE

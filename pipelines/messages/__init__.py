@@ -1,0 +1,1 @@
+"""What the gateway and the workers say to each other."""

@@ -1,0 +1,62 @@
+"""What a text encoder or reranker is asked, and what it says."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from pipelines.messages.text import StringPrompt, TokenPrompt
+
+
+class EmbeddingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The `[models.embedding]` table of an embedding model."""
+
+    max_batch_tokens: int | None = None  # in one step, padding included; None: 1024, on a GPU 16384
+    max_wait_ms: float = 0.0  # what a step that is not full may wait for more inputs
+    dynamic_int8: bool = False  # with quantization = "int8": activations too, by one scale for the whole batch
+
+
+class ImageBytes(Struct, frozen=True, tag="image"):
+    """An encoded picture (PNG, JPEG, …), as the caller sent it."""
+
+    data: bytes
+
+
+EmbeddingInput = StringPrompt | TokenPrompt | ImageBytes
+Truncate = Literal["none", "start", "end"]  # which side of an over-long text is cut off; none: it is refused
+
+
+class EmbeddingRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="embedding"):
+    """A vector for each input. Answered by `Vectors`, in any order of the inputs."""
+
+    inputs: list[EmbeddingInput]
+    truncate: Truncate = "none"
+    dimensions: int | None = None  # the first so many components, brought to unit length again
+    kind: str | None = None  # query, document, …: which of the model's prompts comes before each text
+    kind_param: str = "input_type"  # what the caller calls that
+    max_tokens: int | None = None  # of an input, special ones included; None: what the model takes
+
+
+class RerankRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="rerank"):
+    """How well each document answers the query. Answered by one `Scores`."""
+
+    query: str
+    documents: list[str]
+    truncate: Truncate = "end"  # of documents; the query is never cut
+    max_tokens_per_document: int | None = None
+    param: str = "documents"  # what the caller calls them
+
+
+class Vectors(Struct, frozen=True, tag="vectors"):
+    """The vectors of some inputs of a request, as one step made them: `len(indices)` rows of little-endian float32."""
+
+    id: str
+    indices: list[int]
+    data: bytes
+
+
+class Scores(Struct, frozen=True, tag="scores"):
+    """Of all documents, in their order. Cross-encoders score in 0…1, cosines are in -1…1."""
+
+    id: str
+    method: Literal["cross_encoder", "cosine"]
+    scores: list[float]

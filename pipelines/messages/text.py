@@ -1,0 +1,141 @@
+"""What a text model is asked, and what it says."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from pipelines.text.fields import SamplingOptions
+
+FinishReason = Literal["stop", "length"]
+ProposerKind = Literal["ngram", "draft"]  # of drafts: what followed the last tokens before, or a small model's words
+
+
+class TextOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The `[models.text]` table of a text model. None: chosen at start from the model and the machine."""
+
+    max_model_len: int | None = None  # tokens a sequence may hold, prompt and output
+    max_num_seqs: int = 16  # sequences in one step
+    max_num_batched_tokens: int = 512  # tokens in one step: the cap on a prefill beside running decodes
+    kv_cache_tokens: int | None = None  # tokens in the KV pool, over all sequences
+    gpu_memory_fraction: float | None = None  # of a GPU's memory, for all that the model needs there; None: 0.9
+    cuda_graphs: bool | None = None  # decode steps as captured graphs; None: where they work
+    prefix_cache: bool = True
+    speculation: ProposerKind | None = None  # drafts of requests that don't say
+    draft: str | None = None  # source of a small model with the same vocabulary, whose drafts can be asked for then
+    max_draft: int = 8  # tokens of one draft
+    dense_prefill: bool | None = None  # keep a dense copy of quantised weights (None: without native kernels)
+    prepare_threads: int = 2
+    sampling: SamplingOptions = SamplingOptions()
+
+
+class TextPart(Struct, frozen=True, tag="text"):
+    text: str
+
+
+class MediaPart(Struct, frozen=True, tag="media"):
+    """A file in the spool; the gateway alone unlinks it."""
+
+    media: Literal["image", "audio"]
+    path: str
+    mime: str
+
+
+class FunctionCall(Struct, frozen=True):
+    name: str
+    arguments: str  # JSON text, as the model wrote it
+
+
+class ToolCall(Struct, frozen=True):
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+
+class Message(Struct, frozen=True, omit_defaults=True):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: list[TextPart | MediaPart] = []  # empty where the client sent null or ""
+    name: str | None = None
+    tool_calls: list[ToolCall] = []
+    tool_call_id: str | None = None
+
+
+class ChatPrompt(Struct, frozen=True, tag="chat"):
+    messages: list[Message]
+
+
+class StringPrompt(Struct, frozen=True, tag="string"):
+    text: str
+
+
+class TokenPrompt(Struct, frozen=True, tag="tokens"):
+    ids: list[int]
+
+
+Prompt = ChatPrompt | StringPrompt | TokenPrompt
+
+
+class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Sampling parameters; None takes the model's default: `Ready.sampling`."""
+
+    temperature: float | None = None  # 0: greedy
+    top_p: float | None = None
+    top_k: int | None = None  # 0 or -1: off
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None
+    max_tokens: int | None = None  # None: the rest of the context
+    min_tokens: int = 0  # generated tokens before EOS or a stop id may be chosen
+    stop: list[str] = []
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    logprobs: int | None = None  # None: off; k: the chosen token's and the k most likely ones'
+
+
+class TextRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="text"):
+    """`n` choices for each prompt; choice `i` belongs to prompt `i // n`."""
+
+    prompts: list[Prompt]
+    sampling: Sampling = Sampling()
+    n: int = 1
+    echo: bool = False  # completions only: the prompt's own text (and log-probabilities) come first
+    proposer: ProposerKind | None = None  # of drafts; None: as the model is configured, else ngram
+    max_draft: int | None = None  # tokens of one draft; None: as the model is configured, 0: no drafts
+    salt: str = ""  # the tenant's: prefix blocks are shared only between equal salts. Set by the server
+
+
+class TopLogprob(Struct, frozen=True, array_like=True):
+    id: int
+    text: str  # the token's text; U+FFFD where its bytes are no UTF-8 of their own
+    logprob: float
+    raw: bytes  # the token as it is
+
+
+class TokenLogprob(Struct, frozen=True, array_like=True):
+    """The model's own log-softmax, before penalties, bias and temperature."""
+
+    id: int
+    text: str
+    logprob: float | None  # None for the first token of a prompt (echo)
+    raw: bytes  # the token as it is
+    top: list[TopLogprob] = []
+
+
+class Delta(Struct, frozen=True, tag="delta"):
+    """New text of one choice. `text` may be empty: the token is counted, its text is still held back."""
+
+    id: str
+    index: int
+    text: str
+    tokens: int  # generated tokens that this delta counts for
+    at: float  # when the step that made them ended
+    logprobs: list[TokenLogprob] = []
+
+
+class ChoiceDone(Struct, frozen=True, tag="choice_done"):
+    id: str
+    index: int
+    reason: FinishReason
+    stop: str | int | None = None  # the stop string or stop id that ended it
