@@ -30,7 +30,7 @@ help: ## List the targets
 
 install: $(INSTALLED) ## Make .venv with everything in it; does nothing where that was done; TORCH=cpu, cuda
 
-$(INSTALLED): pyproject.toml setup.py constraints.txt requirements-models.txt $(wildcard models/native/*.[ch])
+$(INSTALLED): pyproject.toml setup.py constraints.txt requirements-models.txt $(wildcard models/decoder/native/*.[ch])
 	@scripts/install.sh '$(PYTHON)' '$(VENV)' '$(BUILD)' '$(CPU_TORCH_INDEX)'
 	@rm -f $(VENV)/.installed-*
 	@touch $@

@@ -13,9 +13,9 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-NATIVE = Path("models/native")
+NATIVE = Path("models/decoder/native")
 LIBRARY = Extension(
-    "models.native._library",
+    "models.decoder.native._library",
     sources=[f"{NATIVE}/decoder.c"],
     depends=sorted(str(header) for header in NATIVE.glob("*.h")),
     extra_compile_args=[

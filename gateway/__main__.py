@@ -12,7 +12,7 @@ def main() -> None:
     from models.privacy import silence
 
     silence(os.environ)
-    from gateway.cli import main as command
+    from gateway.cli.main import main as command
 
     command()
 

@@ -10,25 +10,25 @@ from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.types import ASGIApp
 
-from gateway import middleware
+from gateway.api.audio.routes import AudioController
+from gateway.api.embeddings.routes import EmbeddingsController
+from gateway.api.images.routes import ImagesController
+from gateway.api.live.routes import RealtimeController
+from gateway.api.metrics import MetricsController
+from gateway.api.openapi import openapi_config
+from gateway.api.system import SystemController
+from gateway.api.text.chat import ChatController
+from gateway.api.text.completions import CompletionsController
 from gateway.asgi import App
-from gateway.auth import Principal
-from gateway.controllers.audio import AudioController
-from gateway.controllers.chat import ChatController
-from gateway.controllers.completions import CompletionsController
-from gateway.controllers.embeddings import EmbeddingsController
-from gateway.controllers.images import ImagesController
-from gateway.controllers.metrics import MetricsController
-from gateway.controllers.realtime import RealtimeController
-from gateway.controllers.system import SystemController
-from gateway.direct import Direct
-from gateway.dispatch import Dispatcher
+from gateway.config.settings import Settings
 from gateway.errors import exception_handlers
-from gateway.fleet import Fleet
-from gateway.gallery import Gallery
-from gateway.openapi import openapi_config
-from gateway.settings import Settings
-from gateway.spool import Spool
+from gateway.http import middleware
+from gateway.http.auth import Principal
+from gateway.http.direct import Direct
+from gateway.requests.dispatch import Dispatcher
+from gateway.requests.fleet import Fleet
+from gateway.uploads.gallery import Gallery
+from gateway.uploads.spool import Spool
 from metrics.registry import Registry
 
 # What the workers get once every request has ended or was given up.

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from gateway.asgi import Scope
 from gateway.backends.base import BackendError
+from gateway.config.validation import Problem, explain
 from gateway.paths import logged
-from gateway.validation import Problem, explain
 from pipelines.messages.frames import ErrorCode, Failed
 
 logger = logging.getLogger("gateway")

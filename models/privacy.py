@@ -2,12 +2,12 @@
 
 Nothing that is installed here may tell anybody that it runs, look up an address for that, or keep an identity for it.
 So every process of this project calls `silence` before it imports them, and its children inherit the variables.
-OpenVINO knows no variable for it: `models.openvino` keeps its reporter from being imported.
+OpenVINO knows no variable for it: `models.embedder.openvino` keeps its reporter from being imported.
 """
 
 from collections.abc import MutableMapping
 
-from models.cache import cache_root
+from models.files.cache import cache_root
 
 # Set whatever was set before: no value of these has a use here.
 SILENCED = {

@@ -8,13 +8,15 @@ import msgspec
 import torch
 from msgspec import Struct
 
-from models import graphs, openvino, varlen_attention
-from models.decode_path import BATCHED, VARLEN
+from models.decoder import graphs
+from models.decoder.attention import varlen
+from models.decoder.decode_path import BATCHED, VARLEN
+from models.decoder.native.library import has_matrix_unit, missing
+from models.decoder.weights.linear import has_int4_kernel, packs_bf16
+from models.decoder.weights.quantised import GROUP
 from models.device import multiplies_bf16
-from models.linear import has_int4_kernel, packs_bf16
-from models.native.library import has_matrix_unit, missing
+from models.embedder import openvino
 from models.privacy import silence
-from models.quantised import GROUP
 
 USUAL_HEADS = (8, 4, 128)  # KV heads, queries of each, components: what a model's own are is asked at its start
 
@@ -88,7 +90,7 @@ class _Gpu(TypedDict, total=False):
 
 def _gpu(device: torch.device) -> _Gpu:
     """How text models run on it."""
-    why_not = varlen_attention.missing(*USUAL_HEADS, torch.bfloat16, device)
+    why_not = varlen.missing(*USUAL_HEADS, torch.bfloat16, device)
     return _Gpu(
         gpu_attention=(BATCHED if why_not else VARLEN).name,
         varlen_missing=why_not,

@@ -9,11 +9,11 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from litestar import Litestar
 
+from gateway.api.openapi import completed
 from gateway.app import create_app
 from gateway.asgi import App, Message, Receive, Scope, Send, header
-from gateway.fleet import Fleet
-from gateway.openapi import completed
-from gateway.settings import ModelSettings, Settings
+from gateway.config.settings import ModelSettings, Settings
+from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 
 MAX_BODY = 64 * 1024  # larger ones are not validated: it takes long, and they are lists of the same

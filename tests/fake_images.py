@@ -20,7 +20,7 @@ from time import monotonic
 
 from PIL import Image, UnidentifiedImageError
 
-from gateway.settings import ModelSettings
+from gateway.config.settings import ModelSettings
 from pipelines.base import InvalidRequest, StepFailed, StepResult, Ticket
 from pipelines.messages.frames import Done, Event, ModelSpec, Ready, Request, Stats, StepReport, Timing, Usage
 from pipelines.messages.image import Denoised, ImageOptions, ImageRequest, Picture, Preview

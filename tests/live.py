@@ -10,10 +10,10 @@ import uvloop
 
 from gateway.app import create_app
 from gateway.backends.worker import Supervision
-from gateway.fleet import Fleet
-from gateway.listener import bind, url
-from gateway.server import Server, http_server
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.http.listener import bind, url
+from gateway.http.server import Server, http_server
+from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from tests.declared import declared
 

@@ -15,9 +15,9 @@ from typing import cast
 import psutil
 
 import pipelines
-from pipelines.ipc import FrameError, encode_frame, from_worker_reader
 from pipelines.logs import LogOptions
 from pipelines.messages.frames import FromWorker, Load, ModelSpec, ToWorker
+from pipelines.runtime.ipc import FrameError, encode_frame, from_worker_reader
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ def _start(theirs: socket.socket) -> "subprocess.Popen[bytes]":
     """Spawn, never fork: the child has no thread, lock or descriptor of ours but its end of the pair and stderr."""
     descriptor = theirs.fileno()
     return subprocess.Popen(
-        [*python_module("pipelines.worker"), "--fd", str(descriptor)],
+        [*python_module("pipelines.runtime.worker"), "--fd", str(descriptor)],
         stdin=subprocess.DEVNULL,
         stdout=2,  # what a library prints is log
         pass_fds=[descriptor],

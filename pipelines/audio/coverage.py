@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from models.whisper import MAX_NEW_TOKENS, AlignedWord, Whisper
+from models.whisper.model import MAX_NEW_TOKENS, AlignedWord, Whisper
 from pipelines.audio.agreement import plain
 from pipelines.audio.fallback import is_degenerate, is_silent
 from pipelines.audio.features import SAMPLE_RATE

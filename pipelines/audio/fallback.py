@@ -6,7 +6,7 @@ whole window of 30 s: a shorter one is cheaper, but is what makes most of those 
 
 from enum import Enum, auto
 
-from models.whisper import MAX_NEW_TOKENS, Hypothesis
+from models.whisper.model import MAX_NEW_TOKENS, Hypothesis
 from pipelines.audio.features import MAX_FRAMES
 from pipelines.audio.windows import Stage, Window
 

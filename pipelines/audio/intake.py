@@ -6,14 +6,14 @@ from time import monotonic
 
 from msgspec.structs import replace
 
-from models.languages import LANGUAGES
-from models.whisper import MAX_CONTEXT_TOKENS, Whisper
+from models.whisper.languages import LANGUAGES
+from models.whisper.model import MAX_CONTEXT_TOKENS, Whisper
 from pipelines.audio.cuts import cut
-from pipelines.audio.ear import Ear, Heard
 from pipelines.audio.fallback import TEMPERATURES
 from pipelines.audio.features import SAMPLE_RATE
-from pipelines.audio.file import Prepared
-from pipelines.audio.streaming import WORD_PAUSE_MS
+from pipelines.audio.files.file import Prepared
+from pipelines.audio.live.hearing import Ear, Heard
+from pipelines.audio.live.streaming import WORD_PAUSE_MS
 from pipelines.audio.vad import Silero, speech_spans
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.media.decoder import MediaDecoder

@@ -9,14 +9,14 @@ import numpy as np
 
 from models.device import available_cpus
 from models.errors import ModelLoadError
-from models.whisper import Spoken, Whisper, load_whisper
+from models.whisper.model import Spoken, Whisper, load_whisper
 from pipelines.audio.coverage import Patch, continuation, missing, needs_alignment
-from pipelines.audio.ear import Heard
 from pipelines.audio.fallback import Verdict, judge
 from pipelines.audio.features import MAX_FRAMES, SAMPLE_RATE, LogMel
-from pipelines.audio.file import FileJob, Prepared
+from pipelines.audio.files.file import FileJob, Prepared
 from pipelines.audio.intake import AudioWork, Input, Intake, Opening, Rejected
-from pipelines.audio.streaming import LiveStream, StreamOptions
+from pipelines.audio.live.hearing import Heard
+from pipelines.audio.live.streaming import LiveStream, StreamOptions
 from pipelines.audio.vad import Silero
 from pipelines.audio.windows import Lane, Owner, Stage, Window, WindowQueue
 from pipelines.base import ModelError, StepFailed, StepResult, Ticket
@@ -53,7 +53,7 @@ class AudioPipeline:
 
     @classmethod
     def load(cls, spec: ModelSpec) -> "tuple[AudioPipeline, Ready]":
-        from models.source import resolve
+        from models.files.source import resolve
 
         options = spec.audio
         device = spec.device

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from models.whisper import AlignedWord, Hypothesis, Whisper
+from models.whisper.model import AlignedWord, Hypothesis, Whisper
 from pipelines.audio.cuts import Cut
 from pipelines.audio.features import FRAMES_PER_SECOND, SAMPLE_RATE
 from pipelines.audio.vad import Span

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
-from models.whisper import AlignedWord, Hypothesis, Task
+from models.whisper.model import AlignedWord, Hypothesis, Task
 from pipelines.audio.features import FRAMES_PER_SECOND, MAX_FRAMES, SAMPLE_RATE, Floats, Samples
 from pipelines.audio.vad import Span
 from pipelines.base import Ticket

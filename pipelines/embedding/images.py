@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedder_config import ImageConfig
+from models.embedder.embedder_config import ImageConfig
 from pipelines.media.messages import Fit, PictureJob
 from pipelines.media.pictures import DecodePicture
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedder import Vectors as Rows
-from models.embedder import unit
+from models.embedder.embedder import Vectors as Rows
+from models.embedder.embedder import unit
 from pipelines.embedding.batching import Request
 from pipelines.messages.embedding import Scores, Vectors
 from pipelines.messages.frames import Done, Event, Failed, Timing, Usage

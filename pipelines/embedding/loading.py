@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from models.device import available_cpus
-from models.embedder import Embedder, EmbedderOptions, load_embedder, prepare_embedder, ready_made
+from models.embedder.embedder import Embedder, EmbedderOptions, load_embedder, prepare_embedder, ready_made
+from models.embedder.onnx_export import Quantization
 from models.errors import ModelLoadError
-from models.onnx_export import Quantization
-from models.source import resolve
+from models.files.source import resolve
 from pipelines.embedding.tokenize import Tokenizer
 from pipelines.messages.frames import ModelSpec
 

@@ -4,7 +4,7 @@ from time import perf_counter
 
 import numpy as np
 
-from models.embedder import Embedder
+from models.embedder.embedder import Embedder
 from pipelines.embedding.batching import Budget
 
 # Larger steps are no faster on a CPU: the activations of so many tokens, over all steps at once, still fit its caches.

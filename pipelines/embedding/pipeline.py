@@ -8,8 +8,8 @@ from time import monotonic
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedder import Embedder, Ids
-from models.embedder import Vectors as Rows
+from models.embedder.embedder import Embedder, Ids
+from models.embedder.embedder import Vectors as Rows
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
 from pipelines.embedding import loading

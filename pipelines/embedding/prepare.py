@@ -4,7 +4,7 @@ from time import monotonic
 
 import numpy as np
 
-from models.embedder_config import EmbedderConfig
+from models.embedder.embedder_config import EmbedderConfig
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.embedding.batching import Input
 from pipelines.embedding.images import load_pixels

@@ -1,6 +1,6 @@
 """What is put before a text by its kind: a search's query, a document that it may find, what is to be classified."""
 
-from models.embedder_config import EmbedderConfig
+from models.embedder.embedder_config import EmbedderConfig
 
 # Words of checkpoints and of clients for the two ends of a search. The first ones are sentence-transformers'.
 QUERY = ("query", "search_query", "retrieval.query", "retrieval_query")

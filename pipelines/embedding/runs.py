@@ -5,7 +5,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from time import monotonic
 
-from models.embedder import Vectors as Rows
+from models.embedder.embedder import Vectors as Rows
 from pipelines.embedding.batching import LARGE, SMALL, Input
 
 Batch = Sequence[Input]

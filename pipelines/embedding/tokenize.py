@@ -12,9 +12,9 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from models.borders import Borders
-from models.embedder_config import EmbedderConfig
+from models.embedder.embedder_config import EmbedderConfig
 from models.errors import ModelLoadError
+from models.tokenizer.borders import Borders
 from pipelines.base import InvalidRequest
 from pipelines.messages.embedding import Truncate
 

@@ -16,7 +16,7 @@ from models.device import available_cpus
 from models.diffusion.family import Family
 from models.diffusion.loading import load_family
 from models.errors import ModelLoadError
-from models.source import resolve
+from models.files.source import resolve
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
 from pipelines.image import denoise
 from pipelines.image.files import File, FileWriter, to_bytes

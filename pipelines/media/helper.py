@@ -17,12 +17,12 @@ import msgspec
 
 from models.privacy import silence
 from pipelines.base import InvalidRequest
-from pipelines.ipc import FrameReader
 from pipelines.media import limits
 from pipelines.media.audio import decode_audio
 from pipelines.media.messages import AudioJob, MediaAnswer, MediaJob, PictureJob, Piece, Pixels, Refused, Whole
 from pipelines.media.pictures import decode_picture
 from pipelines.media.wire import RECEIVE, Payload, send
+from pipelines.runtime.ipc import FrameReader
 
 Answer = Callable[..., None]  # (message, *payloads)
 

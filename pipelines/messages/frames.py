@@ -13,8 +13,8 @@ from pipelines.logs import LogOptions
 from pipelines.messages.audio import AudioEvent, AudioOptions, StreamRequest, TranscriptionRequest
 from pipelines.messages.embedding import EmbeddingOptions, EmbeddingRequest, RerankRequest, Scores, Vectors
 from pipelines.messages.image import ImageEvent, ImageOptions, ImageRequest
+from pipelines.messages.sampling import SamplingDefaults
 from pipelines.messages.text import ChoiceDone, Delta, ProposerKind, TextOptions, TextRequest
-from pipelines.text.fields import SamplingDefaults
 
 Priority = Literal["interactive", "batch"]
 ErrorCode = Literal[

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from pipelines.text.fields import SamplingOptions
+from pipelines.messages.sampling import SamplingOptions
 
 FinishReason = Literal["stop", "length"]
 ProposerKind = Literal["ngram", "draft"]  # of drafts: what followed the last tokens before, or a small model's words

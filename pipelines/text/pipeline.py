@@ -3,20 +3,17 @@
 from collections.abc import Sequence as Rows
 from time import monotonic
 
-from models.batch import CausalDecoder
+from models.decoder.batch import CausalDecoder
+from models.decoder.loading import LoadedModel, load_decoder
+from models.decoder.native.library import library
 from models.device import multiplies_bf16
 from models.errors import ModelLoadError
-from models.loading import LoadedModel, load_decoder
-from models.native.library import library
-from models.source import resolve
+from models.files.source import resolve
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
 from pipelines.messages.frames import Event, Failed, ModelSpec, Ready, Request, Stats, StepReport
 from pipelines.messages.text import ProposerKind, TextOptions, TextRequest
-from pipelines.text.block_manager import BlockManager
-from pipelines.text.chat_template import ChatTemplate
-from pipelines.text.defaults import sampling_defaults
-from pipelines.text.draft_model import DraftModel, require_same_vocabulary
-from pipelines.text.memory import (
+from pipelines.text.cache.block_manager import BlockManager
+from pipelines.text.cache.memory import (
     CacheSize,
     available_bytes,
     dense_prefill_fits,
@@ -24,16 +21,19 @@ from pipelines.text.memory import (
     reserved_bytes,
     size_cache,
 )
-from pipelines.text.ngram import NgramProposer
+from pipelines.text.drafts.draft_model import DraftModel, require_same_vocabulary
+from pipelines.text.drafts.ngram import NgramProposer
 from pipelines.text.plan import Plan
 from pipelines.text.postprocess import Postprocessor
-from pipelines.text.preparation import Preparer
+from pipelines.text.prompt.chat_template import ChatTemplate
+from pipelines.text.prompt.preparation import Preparer
+from pipelines.text.prompt.vocabulary import Vocabulary
 from pipelines.text.results import Result, read_logits
 from pipelines.text.runner import Runner, try_largest
+from pipelines.text.sample.defaults import sampling_defaults
 from pipelines.text.scheduler import Scheduler
 from pipelines.text.sequence import Sequence, State
 from pipelines.text.speculative import Proposer, Speculation
-from pipelines.text.vocabulary import Vocabulary
 
 
 class TextPipeline:

@@ -4,9 +4,9 @@ from collections.abc import Sequence as Rows
 
 from pipelines.messages.frames import Done, Event, Timing, Usage
 from pipelines.messages.text import ChoiceDone, Delta, FinishReason
-from pipelines.text.sampler import Choice, RowLogprobs
+from pipelines.text.prompt.vocabulary import Vocabulary
+from pipelines.text.sample.sampler import Choice, RowLogprobs
 from pipelines.text.sequence import Group, Sequence
-from pipelines.text.vocabulary import Vocabulary
 
 
 class Postprocessor:

@@ -5,10 +5,10 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
-from models.logits import Logits
+from models.decoder.logits import Logits
 from pipelines.text.plan import Chunk, Plan
-from pipelines.text.sampler import Choice, RowLogprobs, Sampled, sample, token_logprobs
-from pipelines.text.sampling import SamplingParams, TokenCounts
+from pipelines.text.sample.sampler import Choice, RowLogprobs, Sampled, sample, token_logprobs
+from pipelines.text.sample.sampling import SamplingParams, TokenCounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from models.batch import Cache, CausalDecoder, ForwardBatch, Segment
-from models.logits import Logits, joined, on_host
+from models.decoder.batch import Cache, CausalDecoder, ForwardBatch, Segment
+from models.decoder.logits import Logits, joined, on_host
 from pipelines.base import ModelError
 from pipelines.messages.text import TextOptions
 from pipelines.text.plan import Chunk, Plan
@@ -18,8 +18,8 @@ from pipelines.text.scheduler import LOGPROB_ROWS
 from pipelines.text.step_cost import StepCost
 
 if TYPE_CHECKING:
-    from models.decoder import Decoder
-    from models.graphs import DecodeGraphs, Recorder
+    from models.decoder.graphs import DecodeGraphs, Recorder
+    from models.decoder.transformer import Decoder
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Runner:
             return
         if self._decoder.gpu is None and recorder is None:
             raise ModelError("text.cuda_graphs: there is no CUDA device")
-        from models.graphs import DecodeGraphs, GraphError
+        from models.decoder.graphs import DecodeGraphs, GraphError
 
         try:
             self._graphs = DecodeGraphs.capture(

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
-from pipelines.text.block_manager import BlockManager
+from pipelines.text.cache.block_manager import BlockManager
 from pipelines.text.pace import Pace
 from pipelines.text.plan import Chunk, Plan
 from pipelines.text.sequence import Rank, Sequence, State

@@ -5,10 +5,10 @@ from enum import Enum, IntEnum, auto
 
 from pipelines.base import Ticket
 from pipelines.messages.text import ProposerKind, TokenLogprob
+from pipelines.text.cache.prefix import PrefixKey
 from pipelines.text.drafting import Drafting
-from pipelines.text.output import Output
-from pipelines.text.prefix import PrefixKey
-from pipelines.text.sampling import SamplingParams, TokenCounts
+from pipelines.text.output.choice_text import Output
+from pipelines.text.sample.sampling import SamplingParams, TokenCounts
 
 
 class State(Enum):

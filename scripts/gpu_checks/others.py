@@ -32,7 +32,7 @@ def embedding(context: Context) -> Result:
     import torch
     import transformers
 
-    from models.embedder import EmbedderOptions, load_embedder
+    from models.embedder.embedder import EmbedderOptions, load_embedder
     from tests.models.checkpoints import bert
 
     (context.folder / "bert").mkdir()
@@ -52,8 +52,8 @@ def whisper(context: Context) -> Result:
     import ctranslate2
 
     from models.errors import SourceError
-    from models.source import resolve
-    from models.whisper import load_whisper
+    from models.files.source import resolve
+    from models.whisper.model import load_whisper
 
     devices = ctranslate2.get_cuda_device_count()
     found: Result = {"ok": context.device.type != "cuda" or devices > 0, "cuda_devices": devices}

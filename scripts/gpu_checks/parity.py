@@ -59,7 +59,7 @@ def families(context: Context) -> Result:
 def _family(context: Context, name: str) -> Result:
     import transformers
 
-    from models.loading import load_decoder
+    from models.decoder.loading import load_decoder
 
     torch.manual_seed(0)
     config_class, model_class, fields = FAMILIES[name]
@@ -97,7 +97,7 @@ def _transformers(model: Any, sequences: Sequence[list[int]], device: torch.devi
 
 def run(decoder: Any, sequences: Sequence[list[int]], prompts: Sequence[int]) -> list[Tensor]:
     """Logits of all positions: each prompt in one prefill, then all decoded together, over scattered blocks."""
-    from models.batch import ForwardBatch, Segment
+    from models.decoder.batch import ForwardBatch, Segment
 
     count = len(sequences)
     size = decoder.new_cache(1).block_size
@@ -124,13 +124,13 @@ def run(decoder: Any, sequences: Sequence[list[int]], prompts: Sequence[int]) ->
 @torch.inference_mode()
 def attention(context: Context) -> Result:
     """Batched decode attention against a call a position, and torch's paged kernel against batched; what each takes."""
-    from models import varlen_attention
-    from models.attention import DecodeAttention, KVCache
-    from models.batch import Segment
-    from models.batched_attention import BatchedAttention, RowTables
-    from models.frequencies import NO_ROPE
-    from models.layers import LayerSpec
-    from models.varlen_attention import PAGE, VarlenAttention
+    from models.decoder.attention import varlen
+    from models.decoder.attention.batched import BatchedAttention, RowTables
+    from models.decoder.attention.paged import DecodeAttention, KVCache
+    from models.decoder.attention.varlen import PAGE, VarlenAttention
+    from models.decoder.batch import Segment
+    from models.decoder.frequencies import NO_ROPE
+    from models.decoder.layers import LayerSpec
 
     kv_heads, group, head_dim, device = 8, 4, context.pick(128, 16), context.device
     longest, rows = context.pick(2048, 600), context.pick(32, 3)
@@ -155,10 +155,10 @@ def attention(context: Context) -> Result:
         repeats = context.pick(20, 1)
         each["position_us"] = 1e6 * seconds(partial(one, 0, own), repeats, device)
         each["batched_us"] = 1e6 * seconds(partial(batched, 0, own), repeats, device)
-        each["varlen_missing"] = varlen_attention.missing(kv_heads, group, head_dim, dtype, device)
+        each["varlen_missing"] = varlen.missing(kv_heads, group, head_dim, dtype, device)
         if each["varlen_missing"] is None:
             varlen = VarlenAttention(cache, [LayerSpec(NO_ROPE)], tables, queries, output)
-            each["varlen_probe_error"] = varlen_attention.probe(kv_heads, group, head_dim, dtype, device)
+            each["varlen_probe_error"] = varlen.probe(kv_heads, group, head_dim, dtype, device)
             each["varlen_us"] = 1e6 * seconds(partial(varlen, 0, own), repeats, device)
             found["ok"] &= difference(output, wanted) <= 0.03
         found[str(dtype).removeprefix("torch.")] = each
@@ -171,8 +171,8 @@ def linears(context: Context) -> Result:
 
     int8 weights are held dense on CUDA: torch's kernel for them is run here to see whether that is right.
     """
-    from models.linear import Int4Linear, has_int4_kernel
-    from models.quantised import Int4Weight, Int8Weight
+    from models.decoder.weights.linear import Int4Linear, has_int4_kernel
+    from models.decoder.weights.quantised import Int4Weight, Int8Weight
 
     device = context.device
     outputs, inputs = context.pick((8192, 2048), (64, 64))

@@ -38,7 +38,7 @@ TINY_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16
 
 
 class RandomCheckpoint:
-    """Weights of a config's shapes, made on the device when they are asked for; `models.checkpoint.Checkpoint`."""
+    """Weights of a config's shapes, made on the device when they are asked for. See `Checkpoint`."""
 
     def __init__(self, config: Any, device: torch.device) -> None:
         hidden, inner = config.hidden_size, config.intermediate_size
@@ -98,12 +98,12 @@ def text(shape: dict[str, Any], quantization: str | None) -> Callable[[Context],
 
 @torch.inference_mode()
 def _text(context: Context, shape: dict[str, Any], quantization: str | None) -> Result:
-    from models import config as configs
-    from models.batch import ForwardBatch, Segment
-    from models.decode_path import BATCHED
-    from models.decoder import Decoder
-    from models.graphs import DecodeGraphs, GraphError
-    from models.weights import LinearFactory, build_weights
+    from models.decoder import config as configs
+    from models.decoder.assembly import LinearFactory, build_weights
+    from models.decoder.batch import ForwardBatch, Segment
+    from models.decoder.decode_path import BATCHED
+    from models.decoder.graphs import DecodeGraphs, GraphError
+    from models.decoder.transformer import Decoder
 
     device = context.device
     config = configs.from_hf(shape)
@@ -176,7 +176,7 @@ def _text(context: Context, shape: dict[str, Any], quantization: str | None) -> 
 
 def _prefill(context: Context, decoder: Any) -> float:
     """Of prompts of 512 tokens, one a step."""
-    from models.batch import ForwardBatch, Segment
+    from models.decoder.batch import ForwardBatch, Segment
 
     tokens = context.pick(512, 32)
     cache = decoder.new_cache(-(-tokens // decoder.new_cache(1).block_size))

@@ -7,9 +7,9 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.cache import build_once, cache_root
 from models.errors import SourceError
-from models.source import resolve
+from models.files.cache import build_once, cache_root
+from models.files.source import resolve
 from tests import speech
 from tests.benchmarks.figures import Figure, at_most
 from tests.benchmarks.harness import Bench

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
-from models.source import resolve
+from models.files.source import resolve
 from tests import speech
 from tests.benchmarks.audio_files import MODEL
 from tests.benchmarks.figures import Figure, at_least, ratio

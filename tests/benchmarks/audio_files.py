@@ -7,7 +7,7 @@ from functools import partial
 from itertools import cycle, islice
 from time import perf_counter
 
-from models.source import resolve
+from models.files.source import resolve
 from tests import recordings, speech
 from tests.benchmarks.figures import Bounds, Figure, at_least, at_most, ratio
 from tests.benchmarks.harness import Bench, Subject

@@ -94,6 +94,6 @@ def _gateway(bench: Bench) -> Server:
         f'[[models]]\nname = "whisper"\nsource = "embedded:whisper-tiny.en"\nthreads = {bench.threads}\n'
     )
     port = free_port()
-    start = "from gateway.cli import main; main()"
+    start = "from gateway.cli.main import main; main()"
     command = [sys.executable, "-c", start, "serve", "--config", str(config), "--port", str(port)]
     return bench.server("gateway-audio", command, port)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from time import perf_counter
 
-from models import openvino
+from models.embedder import openvino
 from tests.benchmarks import client, embedding_environment
 from tests.benchmarks.embedding_texts import MODEL, PATH, Texts, folder, server
 from tests.benchmarks.figures import Figure, at_least, ratio

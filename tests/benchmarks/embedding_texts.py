@@ -6,7 +6,7 @@ from itertools import accumulate
 from math import log
 from pathlib import Path
 
-from models.source import resolve
+from models.files.source import resolve
 from tests.benchmarks.harness import Bench
 from tests.benchmarks.processes import Server, free_port
 
@@ -42,7 +42,7 @@ def server(bench: Bench) -> Server:
     config = bench.logs / "embedding.toml"
     config.write_text(_CONFIG.format(spool=bench.logs / "spool-embedding", source=SOURCE, threads=bench.threads))
     port = free_port()
-    start = "from gateway.cli import main; main()"
+    start = "from gateway.cli.main import main; main()"
     command = [sys.executable, "-c", start, "serve", "--config", str(config), "--port", str(port)]
     return bench.server("gateway-embedding", command, port)
 

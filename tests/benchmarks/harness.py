@@ -129,7 +129,7 @@ class Bench:
             config = self.logs / f"{name}.toml"
             config.write_text(_CONFIG.format(spec=spec, logs=self.logs, pipeline=spec.pipeline))
             port = free_port()
-            start = "from gateway.cli import main; main()"
+            start = "from gateway.cli.main import main; main()"
             command = [sys.executable, "-c", start, "serve", "--config", str(config), "--port", str(port)]
             found = self.server(name, command, port)
         assert isinstance(found, Server)
@@ -140,7 +140,7 @@ class Bench:
         found = self.started("gateway")
         if found is None:
             port = free_port()
-            start = "from gateway.cli import main; main()"
+            start = "from gateway.cli.main import main; main()"
             command = [sys.executable, "-c", start, "serve", "--port", str(port)]
             found = self.server("gateway", command, port)
         return found

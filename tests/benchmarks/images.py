@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gateway.backends.process import SPIN
-from models.source import resolve
+from models.files.source import resolve
 from tests.benchmarks.figures import Figure, at_least, at_most, ratio
 from tests.benchmarks.harness import Bench, Subject
 from tests.benchmarks.processes import Service

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.attention import KVCache
-from models.batch import ForwardBatch, Segment
-from models.decoder import Decoder
+from models.decoder.attention.paged import KVCache
+from models.decoder.batch import ForwardBatch, Segment
+from models.decoder.transformer import Decoder
 
 VOCAB = 320
 SHAPE: dict[str, Any] = {

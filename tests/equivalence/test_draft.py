@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from models.loading import LoadedModel, load_decoder
-from models.source import resolve
+from models.decoder.loading import LoadedModel, load_decoder
+from models.files.source import resolve
 from pipelines.base import Ticket
 from pipelines.messages.frames import Event
 from pipelines.messages.text import Delta, ProposerKind, Sampling, StringPrompt, TextOptions, TextRequest, TokenLogprob

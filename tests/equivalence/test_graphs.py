@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.attention import KVCache
-from models.batch import ForwardBatch, Segment
-from models.decode_path import BATCHED, choose_path
-from models.decoder import Decoder
-from models.graphs import DecodeGraphs, Graph, GraphError, StaticStep, graph_sizes, graph_widths
-from models.loading import load_decoder
+from models.decoder.attention.paged import KVCache
+from models.decoder.batch import ForwardBatch, Segment
+from models.decoder.decode_path import BATCHED, choose_path
+from models.decoder.graphs import DecodeGraphs, Graph, GraphError, StaticStep, graph_sizes, graph_widths
+from models.decoder.loading import load_decoder
+from models.decoder.transformer import Decoder
 from pipelines.base import ModelError
 from pipelines.text.plan import Chunk, Plan
 from pipelines.text.runner import Runner

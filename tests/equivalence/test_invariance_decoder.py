@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.attention import KVCache
-from models.batch import ForwardBatch, Segment
-from models.decoder import Decoder
-from models.loading import load_decoder
+from models.decoder.attention.paged import KVCache
+from models.decoder.batch import ForwardBatch, Segment
+from models.decoder.loading import load_decoder
+from models.decoder.transformer import Decoder
 from tests.equivalence.conftest import VOCAB, decode, prefill
 
 NUM_BLOCKS = 256

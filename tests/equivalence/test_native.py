@@ -10,20 +10,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.batch import ForwardBatch, Segment
-from models.checkpoint import SafetensorsCheckpoint
-from models.config import from_hf
-from models.decoder import Decoder
-from models.frequencies import NO_ROPE
-from models.layers import LayerSpec
-from models.linear import Linear
-from models.loading import load_decoder
-from models.native.forward import knows
-from models.native.library import Engine, library, missing
-from models.quantised import GROUP, Int4Weight, Int8Weight, Weight
-from models.rope import RopeTable
-from models.source import resolve
-from models.weights import LinearFactory, build_weights
+from models.decoder.assembly import LinearFactory, build_weights
+from models.decoder.batch import ForwardBatch, Segment
+from models.decoder.config import from_hf
+from models.decoder.frequencies import NO_ROPE
+from models.decoder.layers import LayerSpec
+from models.decoder.loading import load_decoder
+from models.decoder.native.forward import knows
+from models.decoder.native.library import Engine, library, missing
+from models.decoder.rope import RopeTable
+from models.decoder.transformer import Decoder
+from models.decoder.weights.checkpoint import SafetensorsCheckpoint
+from models.decoder.weights.linear import Linear
+from models.decoder.weights.quantised import GROUP, Int4Weight, Int8Weight, Weight
+from models.files.source import resolve
 from tests.equivalence.conftest import blocks_for, decode
 
 pytestmark = pytest.mark.skipif(library() is None, reason=f"native kernels: {missing()}")

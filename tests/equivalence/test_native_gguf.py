@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import loading
-from models.batch import BLOCK_SIZE, ForwardBatch, Segment
-from models.decoder import Decoder
-from models.gguf import GGUFFile
-from models.logits import on_host
-from models.native.decoder import NativeDecoder
-from models.native.library import library, missing
-from models.source import resolve
+from models.decoder import loading
+from models.decoder.batch import BLOCK_SIZE, ForwardBatch, Segment
+from models.decoder.logits import on_host
+from models.decoder.native.decoder import NativeDecoder
+from models.decoder.native.library import library, missing
+from models.decoder.transformer import Decoder
+from models.files.gguf import GGUFFile
+from models.files.source import resolve
 from tests.equivalence.test_parity_gguf import LINEARS, convert
 from tests.models.blocks import Q
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.loading import load_decoder
+from models.decoder.loading import load_decoder
 from tests.equivalence.conftest import VOCAB, blocks_for, decode, prefill
 
 LLAMA3_ROPE = {

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from models.loading import load_decoder
-from models.native.library import library
+from models.decoder.loading import load_decoder
+from models.decoder.native.library import library
 from tests.equivalence.conftest import VOCAB, prefill
 from tests.models.blocks import Q, stored
 from tests.models.conftest import write_gguf

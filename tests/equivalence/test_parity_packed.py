@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models.batch import ForwardBatch, Segment
-from models.decoder import Decoder
-from models.linear import ReorderedLinear
-from models.loading import load_decoder
-from models.native.library import library
+from models.decoder.batch import ForwardBatch, Segment
+from models.decoder.loading import load_decoder
+from models.decoder.native.library import library
+from models.decoder.transformer import Decoder
+from models.decoder.weights.linear import ReorderedLinear
 from tests.equivalence.conftest import decode, prefill
+from tests.models.decoder.weights.test_packed import scheme
 from tests.models.packing import Codes, awq, compressed, gptq
-from tests.models.test_packed import scheme
 
 SHAPE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
 DENSE = ["lm_head", "model.layers.1.self_attn.v_proj"]

@@ -9,9 +9,9 @@ from typing import Any, cast
 import httpx
 import msgspec
 
-from gateway.admission import Admission
-from gateway.fleet import Fleet
-from gateway.settings import ServerSettings, Settings
+from gateway.config.settings import ServerSettings, Settings
+from gateway.requests.admission import Admission
+from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from metrics.timeline import Intervals, Timeline
 from tests.gateway.scripted import SETTINGS, ScriptedBackend, ScriptedFleet

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.admission import Admission, Lease, Slots
+from gateway.requests.admission import Admission, Lease, Slots
 from tests.gateway.scripted import ScriptedBackend
 
 

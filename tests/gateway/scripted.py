@@ -5,9 +5,9 @@ from time import monotonic
 
 from gateway.backends.base import BackendError, Call, State
 from gateway.backends.session import WorkerSession
-from gateway.fleet import UnknownModel
-from gateway.routing import Route
-from gateway.settings import ModelSettings
+from gateway.config.settings import ModelSettings
+from gateway.requests.fleet import UnknownModel
+from gateway.requests.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Timeline
 from pipelines.messages.frames import (
@@ -125,7 +125,7 @@ SETTINGS = ModelSettings(name="scripted", source="scripted:", kind="text", pipel
 
 
 class ScriptedFleet:
-    """Stands in for `gateway.fleet.Fleet`."""
+    """Stands in for `gateway.requests.fleet.Fleet`."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

@@ -8,12 +8,12 @@ from litestar import Litestar
 
 from gateway.app import create_app
 from gateway.backends.base import State
-from gateway.environment import digest
-from gateway.fleet import Fleet
-from gateway.settings import KeySettings, ModelSettings, ServerSettings, Settings
+from gateway.config.environment import digest
+from gateway.config.settings import KeySettings, ModelSettings, ServerSettings, Settings
+from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from pipelines.messages.frames import Ready
-from pipelines.text.fields import SamplingDefaults
+from pipelines.messages.sampling import SamplingDefaults
 from tests.declared import declared
 
 KEY = "sk-test-key"

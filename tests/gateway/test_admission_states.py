@@ -5,8 +5,8 @@ from time import monotonic
 
 import pytest
 
-from gateway.admission import Lease, Overloaded, QueueDeadline, Unavailable
 from gateway.backends.base import State
+from gateway.requests.admission import Lease, Overloaded, QueueDeadline, Unavailable
 from tests.gateway.queueing import Desk, settle
 from tests.gateway.scripted import ScriptedBackend
 

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from litestar.routes import HTTPRoute
 
-from gateway.fleet import Fleet
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from tests.gateway.standing import StandingFleet, make_app, make_client, make_settings
 from tests.live import gateway
@@ -73,7 +73,7 @@ async def test_a_bug_on_the_short_way_tells_nothing_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, _ = make_app(make_settings(tmp_path))
-    monkeypatch.setattr("gateway.controllers.chat.to_text_request", lambda *_: {}["/home/secret"])
+    monkeypatch.setattr("gateway.api.text.chat.to_text_request", lambda *_: {}["/home/secret"])
     body = {"model": "first", "messages": [{"role": "user", "content": "x"}]}
     async with make_client(app, **{"x-request-id": "trace-8"}) as client:
         response = await client.post("/v1/chat/completions", json=body)
@@ -190,7 +190,7 @@ async def test_a_body_that_does_not_come_is_408(tmp_path: Path) -> None:
 async def test_a_body_that_comes_slowly_but_steadily_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.protocol.MIN_BODY_RATE", 10)
+    monkeypatch.setattr("gateway.http.protocol.MIN_BODY_RATE", 10)
     body = b'{"model": "nope", "messages": [{"role": "user", "content": "x"}]}'
     head = (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"

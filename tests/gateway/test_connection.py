@@ -25,7 +25,7 @@ LINGER_S = 0.2
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.protocol.LINGER_S", LINGER_S)
+    monkeypatch.setattr("gateway.http.protocol.LINGER_S", LINGER_S)
 
 
 # What has no key, or asks what is open to all, and sends no body, or one without an end.
@@ -80,8 +80,8 @@ async def gone(running: Gateway) -> None:
 
 
 async def test_a_fast_client_is_not_read_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.protocol.LINGER_S", 60.0)
-    monkeypatch.setattr("gateway.transport.LINGER_BYTES", 2**20)
+    monkeypatch.setattr("gateway.http.protocol.LINGER_S", 60.0)
+    monkeypatch.setattr("gateway.http.transport.LINGER_BYTES", 2**20)
     async with keyed(tmp_path) as running:
         reader, writer = await asyncio.open_connection(*running.address)
         writer.write(request("POST", CHAT, "content-length: 999999999999"))
@@ -227,7 +227,7 @@ async def test_requests_that_wait_on_one_connection_are_bounded(tmp_path: Path) 
 async def test_an_unfinished_request_does_not_hold_up_the_end_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.protocol.LINGER_S", 60.0)
+    monkeypatch.setattr("gateway.http.protocol.LINGER_S", 60.0)
     async with keyed(tmp_path) as running:
         lingering = await asyncio.open_connection(*running.address)
         lingering[1].write(request("POST", CHAT, "content-length: 5"))
@@ -299,7 +299,7 @@ def by_curl(url: str, body: bytes) -> tuple[int, str]:
 def test_a_client_reads_why_its_body_was_not_taken(
     small: Gateway, client: Callable[[str, bytes], tuple[int, str]], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.protocol.LINGER_S", 5.0)
+    monkeypatch.setattr("gateway.http.protocol.LINGER_S", 5.0)
     status, text = client(small.url + CHAT, b"x" * size)
     assert status == 413
     assert json.loads(text)["error"]["code"] == "payload_too_large"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.protocol import MAX_HEAD_BYTES
+from gateway.http.protocol import MAX_HEAD_BYTES
 from tests.gateway.standing import KEY
 from tests.gateway.wire import CHAT, keyed, only_connection, request, statuses_and_codes
 from tests.live import Gateway

@@ -15,13 +15,13 @@ import yaml
 from packaging.requirements import Requirement
 
 from gateway import __version__
-from gateway.environment import SHORTHANDS, VariableError, overlay
-from gateway.settings import KeySettings, ModelSettings, ServerSettings, Settings, SloSettings, load_settings
-from models.catalog import EMBEDDED, OWN
+from gateway.config.environment import SHORTHANDS, VariableError, overlay
+from gateway.config.settings import KeySettings, ModelSettings, ServerSettings, Settings, SloSettings, load_settings
+from models.files.catalog import EMBEDDED, OWN
 from models.privacy import SILENCED
 from pipelines.messages.image import ImageOptions
+from pipelines.messages.sampling import SamplingOptions
 from pipelines.messages.text import TextOptions
-from pipelines.text.fields import SamplingOptions
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from gateway.fleet import Fleet
-from gateway.protocol import BoundedProtocol
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.http.protocol import BoundedProtocol
+from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from tests.gateway.standing import KEY, StandingFleet, make_settings
 from tests.live import Gateway, gateway

@@ -12,8 +12,8 @@ import pytest
 from openai import OpenAI
 
 from gateway.backends.worker import Supervision, WorkerBackend
-from gateway.routing import Route
-from gateway.settings import ModelSettings, ServerSettings, Settings, default_models, load_settings
+from gateway.config.settings import ModelSettings, ServerSettings, Settings, default_models, load_settings
+from gateway.requests.routing import Route
 from pipelines.messages.text import TextOptions
 from tests.integration.hearing import audio_settings
 from tests.live import Gateway, gateway_thread

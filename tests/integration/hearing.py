@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import KeySettings, ModelSettings, ServerSettings, Settings
+from gateway.config.settings import KeySettings, ModelSettings, ServerSettings, Settings
 from pipelines.messages.audio import AudioOptions
 from tests.integration.listening import KEY
 

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 from PIL import Image
 
-from gateway.environment import digest
-from gateway.settings import KeySettings, ServerSettings, Settings
+from gateway.config.environment import digest
+from gateway.config.settings import KeySettings, ServerSettings, Settings
 from tests.fake_images import fake_image_model
 from tests.integration.conftest import wait_until
 from tests.live import Gateway, gateway_thread

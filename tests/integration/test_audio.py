@@ -316,8 +316,8 @@ def test_metrics_of_the_audio_row(hearing: Gateway, http: httpx.Client) -> None:
 
 
 def test_the_command_line_transcribes_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from gateway.transcribe import Wishes, audio_model
-    from gateway.transcribe_console import run
+    from gateway.cli.transcribe import Wishes, audio_model
+    from gateway.cli.transcribe_console import run
     from tests.integration.hearing import audio_settings
 
     model = audio_model(audio_settings(tmp_path), "whisper-1")

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.settings import load_settings
+from gateway.config.settings import load_settings
 from pipelines.base import ModelError
 from pipelines.messages.frames import ModelSpec
 from pipelines.messages.text import TextOptions

@@ -53,7 +53,9 @@ def vectors(answer: httpx.Response) -> np.ndarray[Any, Any]:
 def resident(gateway: Gateway) -> int:
     backend = gateway.fleet.routes[0].replicas[0]
     assert isinstance(backend, WorkerBackend)
-    (worker,) = [child for child in psutil.Process().children() if "pipelines.worker" in " ".join(child.cmdline())][-1:]
+    (worker,) = [
+        child for child in psutil.Process().children() if "pipelines.runtime.worker" in " ".join(child.cmdline())
+    ][-1:]
     found: int = worker.memory_info().rss
     return found
 

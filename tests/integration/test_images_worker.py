@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
-from gateway.settings import load_settings
+from gateway.config.settings import load_settings
 from tests.integration.conftest import route, sample, wait_until
 from tests.integration.painting import opened, png
 from tests.live import Gateway, gateway_thread

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from models.cache import FOLDER, cache_root
+from models.files.cache import FOLDER, cache_root
 from scripts.first_answers import QUESTIONS, SPEECH, served
 from tests.models import checkpoints
 
@@ -175,7 +175,8 @@ def commands(folder: Path) -> list[list[str]]:
     checkpoints.clip(source)
     config = f'[[models]]\nname = "tiny"\nkind = "embedding"\ndevice = "cpu"\nsource = "{source}"\n'
     (folder / "gateway.toml").write_text(config)
-    openvino = "import os, models.privacy as p; p.silence(os.environ); import models.openvino as o; o._runtime().Core()"
+    openvino = "import os; from models.privacy import silence; silence(os.environ)\n"
+    openvino += "from models.embedder import openvino; openvino._runtime().Core()"
     return [
         [*gateway, "doctor"],
         [*gateway, "models", "prepare", "--config", str(folder / "gateway.toml")],

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from gateway.app import create_app
-from gateway.fleet import Fleet
-from gateway.settings import KeySettings, ServerSettings, Settings
+from gateway.config.settings import KeySettings, ServerSettings, Settings
+from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from tests.integration.conftest import fake_model
 from tests.live import gateway_thread

@@ -110,8 +110,8 @@ async def test_a_minute_without_a_long_pause_through_both_websockets(hearing: Ga
 
 
 def test_a_minute_without_a_long_pause_by_the_command(tmp_path: Path) -> None:
-    from gateway.transcribe import Wishes, audio_model
-    from gateway.transcribe_console import run
+    from gateway.cli.transcribe import Wishes, audio_model
+    from gateway.cli.transcribe_console import run
 
     path = speech.wav(TURN.audio, tmp_path / "turn.wav")
     model = audio_model(audio_settings(tmp_path), MODEL)

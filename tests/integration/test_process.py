@@ -38,7 +38,7 @@ def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-c", "from gateway.cli import main; main()", "serve", "-c", str(config)]
+    command = [sys.executable, "-c", "from gateway.cli.main import main; main()", "serve", "-c", str(config)]
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen([*command, "--port", str(port)], env=environment, stdout=log, stderr=log)

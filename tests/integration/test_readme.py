@@ -14,8 +14,8 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.console import curl
-from gateway.settings import Settings
+from gateway.cli.console import curl
+from gateway.config.settings import Settings
 from tests.integration.conftest import embedded
 from tests.integration.hearing import KEY
 from tests.live import Gateway

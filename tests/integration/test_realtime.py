@@ -182,7 +182,7 @@ async def test_every_encoding(hearing: Gateway, type: str, rate: int, encode: An
 
 
 def g711(audio: speech.Samples, law: str) -> bytes:
-    from pipelines.audio.ear import A_LAW, MU_LAW
+    from pipelines.audio.live.hearing import A_LAW, MU_LAW
 
     table = (MU_LAW if law == "mu" else A_LAW).astype(np.int32)
     order = np.argsort(table, kind="stable")

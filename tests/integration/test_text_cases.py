@@ -7,8 +7,8 @@ import httpx
 import pytest
 from openai import BadRequestError, OpenAI
 
-from models.source import resolve
-from models.tokenizer import load_tokenizer
+from models.files.source import resolve
+from models.tokenizer.tokenizer import load_tokenizer
 from tests.gateway.desk import events
 from tests.integration.conftest import sample, wait_until
 from tests.live import Gateway

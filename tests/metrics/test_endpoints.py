@@ -1,7 +1,7 @@
 from litestar.di import Provide
 from litestar.testing import create_test_client
 
-from gateway.controllers.metrics import MetricsController
+from gateway.api.metrics import MetricsController
 from metrics.registry import Registry
 from tests.metrics.factories import timeline
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.errors import SourceError
-from models.source import resolve
+from models.files.source import resolve
 
 SMOLLM2 = "embedded:smollm2-135m-instruct"
 

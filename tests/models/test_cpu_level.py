@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from models.decoder.assembly import LinearFactory
+from models.decoder.loading import load_decoder
+from models.decoder.native import library as native
+from models.decoder.weights.linear import DenseLinear, copy_dtype, packs_bf16
 from models.device import CPU_LEVEL, cpu_level, multiplies_bf16
 from models.errors import ModelLoadError
-from models.linear import DenseLinear, copy_dtype, packs_bf16
-from models.loading import load_decoder
-from models.native import library as native
-from models.weights import LinearFactory
 from tests.models.hostile import write_model
 
 

@@ -16,18 +16,18 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from models.checkpoint import SafetensorsCheckpoint
-from models.config import from_hf
+from models.decoder.config import from_hf
+from models.decoder.gguf_names import describe_gguf
+from models.decoder.loading import load_decoder
+from models.decoder.native.library import library
+from models.decoder.weights.checkpoint import SafetensorsCheckpoint
+from models.decoder.weights.packed import packing_of
 from models.errors import ModelLoadError
-from models.gguf import GGUFFile
-from models.gguf_names import describe_gguf
-from models.loading import load_decoder
-from models.native.library import library
-from models.packed import packing_of
-from models.tokenizer import from_gguf
+from models.files.gguf import GGUFFile
+from models.tokenizer.tokenizer import from_gguf
+from tests.models.decoder.test_config import GEMMA3, HF, PHI3, SMOLLM3
+from tests.models.decoder.test_loading import folder, load, tensors  # noqa: F401 (a fixture)
 from tests.models.hostile import HIDDEN, TOKENS, altered, gguf_tensors, mutations, write_model
-from tests.models.test_config import GEMMA3, HF, PHI3, SMOLLM3
-from tests.models.test_loading import folder, load, tensors  # noqa: F401 (a fixture)
 
 MUTATIONS = 20_000
 SHARE = 1.5  # of the file: what looking at it may take of memory

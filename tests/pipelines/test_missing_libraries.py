@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.base import ModelError
 from pipelines.messages.frames import ModelSpec
-from pipelines.worker import load
+from pipelines.runtime.worker import load
 
 EARLY = "import no_such_library\n\nclass Deaf: ...\n"
 LATE = """

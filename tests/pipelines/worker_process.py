@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pipelines.ipc import encode_frame, from_worker_reader
 from pipelines.messages.frames import Done, Event, Failed, FromWorker, Load, ModelSpec, Open, Ready, Step, ToWorker
 from pipelines.messages.text import Delta, StringPrompt, TextRequest
+from pipelines.runtime.ipc import encode_frame, from_worker_reader
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 90.0  # seconds; a test that waits this long has failed
@@ -21,7 +21,7 @@ class Worker:
         self.socket.settimeout(PATIENCE)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "pipelines.worker", "--fd", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "pipelines.runtime.worker", "--fd", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
             )

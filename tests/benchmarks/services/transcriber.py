@@ -9,8 +9,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from models.whisper import load_whisper
-from pipelines.audio.formats import text_of
+from models.whisper.model import load_whisper
+from pipelines.audio.files.formats import text_of
 from pipelines.audio.pipeline import AudioPipeline
 from pipelines.base import Ticket
 from pipelines.messages.audio import AudioOptions, Passage, TranscriptionRequest

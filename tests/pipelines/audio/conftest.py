@@ -4,8 +4,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from models.source import resolve
-from models.whisper import Whisper, load_whisper
+from models.files.source import resolve
+from models.whisper.model import Whisper, load_whisper
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from time import monotonic
 
-from models.whisper import AlignedWord, Floats, Hypothesis, Spoken, Task
+from models.whisper.model import AlignedWord, Floats, Hypothesis, Spoken, Task
 from pipelines.audio.pipeline import AudioPipeline
 from pipelines.base import StepFailed, Ticket
 from pipelines.messages.audio import (

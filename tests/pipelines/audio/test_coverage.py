@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.whisper import AlignedWord, Seek, Whisper, seek_of
+from models.whisper.model import AlignedWord, Seek, Whisper, seek_of
 from pipelines.audio.coverage import holes, pause_before
 from pipelines.audio.features import SAMPLE_RATE
 from pipelines.audio.pipeline import AudioPipeline

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.source import resolve
-from models.whisper import load_whisper
+from models.files.source import resolve
+from models.whisper.model import load_whisper
 from pipelines.audio.pipeline import AudioPipeline
 from pipelines.media.audio import decode_audio
 from pipelines.media.messages import AudioJob

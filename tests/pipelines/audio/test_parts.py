@@ -5,15 +5,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from models.whisper import AlignedWord, Hypothesis
+from models.whisper.model import AlignedWord, Hypothesis
 from pipelines.audio.agreement import Agreement
 from pipelines.audio.cuts import MAX_SECONDS, Cut, cut
-from pipelines.audio.ear import A_LAW, MU_LAW, Heard
 from pipelines.audio.features import MAX_FRAMES, SAMPLE_RATE, LogMel
-from pipelines.audio.formats import srt, vtt
+from pipelines.audio.files.formats import srt, vtt
+from pipelines.audio.live.hearing import A_LAW, MU_LAW, Heard
+from pipelines.audio.live.recording import Tape
+from pipelines.audio.live.turns import Began, Ended, TurnDetector
 from pipelines.audio.stitching import segments
-from pipelines.audio.tape import Tape
-from pipelines.audio.turns import Began, Ended, TurnDetector
 from pipelines.audio.vad import FRAME, Span, speech_spans
 from pipelines.audio.windows import Lane, Stage, Window, WindowQueue
 from pipelines.base import Ticket

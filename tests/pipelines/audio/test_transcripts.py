@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from faster_whisper import WhisperModel
 
-from models.source import resolve
-from models.whisper import Whisper
-from pipelines.audio.formats import text_of
+from models.files.source import resolve
+from models.whisper.model import Whisper
+from pipelines.audio.files.formats import text_of
 from pipelines.audio.pipeline import AudioPipeline
 from pipelines.messages.audio import (
     AudioOptions,

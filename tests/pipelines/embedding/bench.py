@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embedder_config import EmbedderConfig
+from models.embedder.embedder_config import EmbedderConfig
 from pipelines.base import Ticket
 from pipelines.embedding.pace import Pace
 from pipelines.embedding.pipeline import EmbeddingPipeline
@@ -22,7 +22,7 @@ CONFIG = EmbedderConfig(family="text", dimensions=4, max_tokens=64, vocab_size=2
 
 
 class SmallEmbedder:
-    """A vector says which ids it was made of; a cross-encoder scores the mean id. See `models.embedder.Embedder`."""
+    """A vector says which ids it was made of; a cross-encoder scores the mean id. See `Embedder`."""
 
     def __init__(
         self, config: EmbedderConfig = CONFIG, *, streams: int = 1, concurrency: int = 0, multiple: int = 1

@@ -11,9 +11,9 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from models.cache import build_once
-from models.onnx_build import build_graphs
-from models.onnx_export import ExportOptions, cache_entry
+from models.embedder.onnx_build import build_graphs
+from models.embedder.onnx_export import ExportOptions, cache_entry
+from models.files.cache import build_once
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.embedding.pipeline import EmbeddingPipeline
 from pipelines.messages.embedding import EmbeddingRequest, ImageBytes, Vectors

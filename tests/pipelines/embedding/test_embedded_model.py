@@ -12,11 +12,11 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from models import openvino
 from models.device import available_cpus
-from models.embedder import Embedder, EmbedderOptions, load_embedder
-from models.embedding_graphs import pooled
-from models.source import resolve
+from models.embedder import openvino
+from models.embedder.embedder import Embedder, EmbedderOptions, load_embedder
+from models.embedder.embedding_graphs import pooled
+from models.files.source import resolve
 from pipelines.embedding.pipeline import padded, run_texts
 from pipelines.embedding.tokenize import Tokenizer, Tokens
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from models.embedder_config import ImageConfig, read_embedder
+from models.embedder.embedder_config import ImageConfig, read_embedder
 from pipelines.base import InvalidRequest
 from pipelines.embedding.images import load_pixels
 from pipelines.media.pictures import decode_picture

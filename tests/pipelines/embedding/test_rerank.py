@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.embedder_config import EmbedderConfig
+from models.embedder.embedder_config import EmbedderConfig
 from pipelines.base import InvalidRequest
 from pipelines.embedding.job import cosines
 from pipelines.messages.embedding import RerankRequest, Scores, Vectors

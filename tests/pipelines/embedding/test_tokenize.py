@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from models.borders import Borders
-from models.embedder_config import EmbedderConfig
+from models.embedder.embedder_config import EmbedderConfig
 from models.errors import ModelLoadError
+from models.tokenizer.borders import Borders
 from pipelines.base import InvalidRequest
 from pipelines.embedding.tokenize import Limit, Tokenizer
 from pipelines.messages.embedding import Truncate

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.catalog import EMBEDDED
-from models.emoji.evaluate import Painter
-from models.source import resolve
+from models.files.catalog import EMBEDDED
+from models.files.source import resolve
 from pipelines.messages.image import ImageRequest
+from scripts.training.emoji.evaluate import Painter
 from tests.pipelines.image.easel import Easel, worst
 
 NAME = "tiny-emoji-diffusion"

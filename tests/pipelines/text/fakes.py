@@ -8,12 +8,12 @@ from types import MappingProxyType, SimpleNamespace
 import numpy as np
 from numpy.typing import NDArray
 
-from models.batch import ForwardBatch
-from models.loading import GenerationDefaults
+from models.decoder.batch import ForwardBatch
+from models.decoder.loading import GenerationDefaults
 from pipelines.base import Ticket
 from pipelines.messages.frames import Done, Event
+from pipelines.messages.sampling import SamplingOptions
 from pipelines.messages.text import Prompt, Sampling, StringPrompt, TextOptions, TextRequest
-from pipelines.text.fields import SamplingOptions
 from pipelines.text.pipeline import TextPipeline
 from pipelines.text.step_cost import StepCost
 

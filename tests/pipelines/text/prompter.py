@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipelines.messages.text import TextRequest, TokenPrompt
-from pipelines.text.draft_model import DraftModel
+from pipelines.text.drafts.draft_model import DraftModel
 from pipelines.text.pipeline import TextPipeline
 from tests.pipelines.text.fakes import (
     VOCAB,

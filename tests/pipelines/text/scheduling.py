@@ -3,11 +3,11 @@
 from math import inf
 
 from pipelines.base import Ticket
-from pipelines.text.block_manager import BlockManager
-from pipelines.text.output import Output
+from pipelines.text.cache.block_manager import BlockManager
+from pipelines.text.cache.prefix import prefix_keys
+from pipelines.text.output.choice_text import Output
 from pipelines.text.plan import Plan
-from pipelines.text.prefix import prefix_keys
-from pipelines.text.sampling import SamplingParams
+from pipelines.text.sample.sampling import SamplingParams
 from pipelines.text.scheduler import Scheduler
 from pipelines.text.sequence import Group, Sequence
 

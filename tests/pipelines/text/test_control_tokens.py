@@ -11,15 +11,15 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from models.errors import SourceError
-from models.gguf import GGUFFile
-from models.source import resolve
-from models.tokenizer import Tokenizer, from_gguf, load_tokenizer
-from models.tokenizer_gguf import build_tokenizer, describe_tokenizer
+from models.files.gguf import GGUFFile
+from models.files.source import resolve
+from models.tokenizer.tokenizer import Tokenizer, from_gguf, load_tokenizer
+from models.tokenizer.tokenizer_gguf import build_tokenizer, describe_tokenizer
 from pipelines.base import InvalidRequest
 from pipelines.messages.text import FunctionCall, Message, TextPart, ToolCall
-from pipelines.text.chat_template import ChatTemplate
+from pipelines.text.prompt.chat_template import ChatTemplate
 from tests.models.conftest import SMOLLM2, write_gguf
-from tests.models.test_tokenizer import SENTENCEPIECE, texts
+from tests.models.tokenizer.test_tokenizer import SENTENCEPIECE, texts
 
 # Templates in the manner of three families: they trim, slice, split, test and dump what they are given.
 LLAMA3 = """{{- bos_token }}

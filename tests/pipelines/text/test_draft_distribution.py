@@ -14,7 +14,7 @@ import pytest
 
 from pipelines.messages.text import ProposerKind, TokenPrompt
 from pipelines.text.plan import Chunk
-from pipelines.text.sampler import Choice
+from pipelines.text.sample.sampler import Choice
 from tests.pipelines.text.fakes import FakeDecoder, create_pipeline, draft_freely, request, run, submit
 
 WORDS, LENGTH, TEXTS = 5, 4, 5000

@@ -6,8 +6,8 @@ import pytest
 
 from pipelines.base import InvalidRequest, ModelError, StepFailed, Ticket
 from pipelines.messages.text import ProposerKind, TokenPrompt
-from pipelines.text.draft_model import DraftModel
-from pipelines.text.ngram import SuffixIndex
+from pipelines.text.drafts.draft_model import DraftModel
+from pipelines.text.drafts.ngram import SuffixIndex
 from tests.pipelines.text.fakes import (
     BLOCK,
     VOCAB,

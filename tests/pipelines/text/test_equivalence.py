@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.batch import ForwardBatch, Segment
+from models.decoder.batch import ForwardBatch, Segment
 from pipelines.base import StepFailed
 from pipelines.messages.frames import Failed
 from pipelines.messages.text import TokenPrompt

@@ -292,7 +292,7 @@ def test_ready_tells_slots_and_context():
 def test_options_that_can_not_hold_are_named(options, named):
     from types import SimpleNamespace
 
-    from models.loading import GenerationDefaults
+    from models.decoder.loading import GenerationDefaults
     from tests.pipelines.text.fakes import ByteTokenizer
 
     model = SimpleNamespace(decoder=FakeDecoder(), tokenizer=ByteTokenizer(), generation=GenerationDefaults())

@@ -10,12 +10,12 @@ import torch
 
 from pipelines.base import Ticket
 from pipelines.text.drafting import Drafting
-from pipelines.text.ngram import SuffixIndex
-from pipelines.text.output import Output
+from pipelines.text.drafts.ngram import SuffixIndex
+from pipelines.text.output.choice_text import Output
 from pipelines.text.plan import Chunk, Plan
 from pipelines.text.results import read_logits
-from pipelines.text.sampler import Choice
-from pipelines.text.sampling import SamplingParams, TokenCounts
+from pipelines.text.sample.sampler import Choice
+from pipelines.text.sample.sampling import SamplingParams, TokenCounts
 from pipelines.text.sequence import Group
 from pipelines.text.sequence import Sequence as TextSequence
 from pipelines.text.step_cost import StepCost

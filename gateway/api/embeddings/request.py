@@ -1,0 +1,107 @@
+"""`POST /v1/embeddings`: the request."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Raw, Struct
+
+from gateway.api.text.sampling import unsupported
+from gateway.api.texts import TruncateName, check_text, same, truncation
+from gateway.errors import bad_request
+from gateway.uploads.data_uri import decode_data_uri
+from pipelines.messages.embedding import EmbeddingInput, EmbeddingRequest, ImageBytes
+from pipelines.messages.text import StringPrompt, TokenPrompt
+
+MAX_INPUTS = 2048
+
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Dimensions = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Kind = Annotated[str, Meta(min_length=1, max_length=64)]
+EncodingFormat = Literal["float", "base64"]
+
+
+class InputItem(Struct, frozen=True, forbid_unknown_fields=True):
+    """One of the two. `image` is a data: URI."""
+
+    text: str | None = None
+    image: str | None = None
+
+
+class EmbeddingsRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body. `null` is the same as absence."""
+
+    model: str
+    input: str | list[str | TokenId | list[TokenId] | InputItem]
+    encoding_format: EncodingFormat | None = None
+    dimensions: Dimensions | None = None
+    user: Raw = Raw()  # accepted, without effect here
+
+    # Beyond OpenAI's. Which end of an over-long text is cut off:
+    truncate: TruncateName | None = None
+    truncation: bool | None = None  # Voyage's: true is `truncate: end`, false is `none`
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None  # vLLM's; -1: what the model takes
+
+    # What the texts are for, where the model makes a difference.
+    input_type: Kind | None = None
+    task: Kind | None = None  # Jina's name for it
+
+    # Voyage's names.
+    output_dimension: Dimensions | None = None
+    output_dtype: str | None = None  # float
+
+
+def to_embedding_request(body: EmbeddingsRequest) -> EmbeddingRequest:
+    """The body as an embedding pipeline takes it. Raises ApiError (400)."""
+    if body.output_dtype not in (None, "float"):
+        raise unsupported("output_dtype", "it may be 'float'")
+    kind = same(("input_type", body.input_type), ("task", body.task))
+    tokens = body.truncate_prompt_tokens
+    if tokens == 0:
+        raise bad_request("truncate_prompt_tokens", "'truncate_prompt_tokens' must be positive, or -1.")
+    cut = truncation(body.truncate, body.truncation)
+    return EmbeddingRequest(
+        inputs=_inputs(body.input),
+        truncate=cut or ("none" if tokens is None else "end"),
+        dimensions=same(("dimensions", body.dimensions), ("output_dimension", body.output_dimension)),
+        kind=kind,
+        kind_param="task" if body.input_type is None and body.task is not None else "input_type",
+        max_tokens=None if tokens == -1 else tokens,
+    )
+
+
+def _inputs(given: str | list[str | int | list[int] | InputItem]) -> list[EmbeddingInput]:
+    if isinstance(given, str):
+        return [StringPrompt(check_text(given, "input"))]
+    if not given:
+        raise bad_request("input", "'input' is empty; there is nothing to embed.")
+    if isinstance(given[0], int):
+        return [TokenPrompt(_token_ids(given))]
+    if len(given) > MAX_INPUTS:
+        raise bad_request("input", f"'input' may have up to {MAX_INPUTS} elements, not {len(given)}.")
+    return [_input(each, f"input[{index}]") for index, each in enumerate(given)]
+
+
+def _token_ids(given: list[str | int | list[int] | InputItem]) -> list[int]:
+    """A list of numbers is one input, by its token ids."""
+    ids = [each for each in given if isinstance(each, int)]
+    if len(ids) < len(given):
+        index = next(i for i, each in enumerate(given) if not isinstance(each, int))
+        raise bad_request(f"input[{index}]", f"'input[{index}]' must be a token id, as the elements before it are.")
+    return ids
+
+
+def _input(given: str | int | list[int] | InputItem, at: str) -> EmbeddingInput:
+    match given:
+        case str():
+            return StringPrompt(check_text(given, at))
+        case list():
+            if not given:
+                raise bad_request(at, f"{at!r} is empty; there is nothing to embed.")
+            return TokenPrompt(given)
+        case InputItem(text=str(text), image=None):
+            return StringPrompt(check_text(text, f"{at}.text"))
+        case InputItem(text=None, image=str(image)):
+            return ImageBytes(decode_data_uri(image, "image", f"{at}.image"))
+        case InputItem():
+            raise bad_request(at, f"{at!r} must have either 'text' or 'image'.")
+        case _:
+            raise bad_request(at, f"{at!r} is a token id; a list of token ids has nothing else in it.")

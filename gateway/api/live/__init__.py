@@ -1,0 +1,1 @@
+"""Live speech: OpenAI's realtime protocol, and a plain one."""

@@ -1,0 +1,189 @@
+"""`POST /v1/chat/completions`: the request."""
+
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct
+
+from gateway.api.text.sampling import (
+    ABSENT,
+    MAX_TOP_LOGPROBS,
+    TextFields,
+    check_stream_options,
+    max_draft,
+    present,
+    proposer,
+    sampling,
+    unsupported,
+)
+from gateway.errors import ApiError, bad_request
+from pipelines.messages.text import ChatPrompt, FunctionCall, MediaPart, Message, TextPart, TextRequest, ToolCall
+
+# OpenAI's parameters that this endpoint has no use for; each is a 400 unless it is null.
+UNSUPPORTED = (
+    "audio",
+    "function_call",
+    "functions",
+    "prediction",
+    "reasoning_effort",
+    "verbosity",
+    "web_search_options",
+)
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class TextContent(Struct, frozen=True, tag="text"):
+    text: str
+
+
+class RefusalContent(Struct, frozen=True, tag="refusal"):
+    refusal: str
+
+
+class ImageContent(Struct, frozen=True, tag="image_url"):
+    image_url: Raw
+
+
+class AudioContent(Struct, frozen=True, tag="input_audio"):
+    input_audio: Raw
+
+
+class FileContent(Struct, frozen=True, tag="file"):
+    file: Raw
+
+
+Content = TextContent | RefusalContent | ImageContent | AudioContent | FileContent
+
+
+class CalledFunction(Struct, frozen=True):
+    name: str
+    arguments: str
+
+
+class MadeCall(Struct, frozen=True):
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
+class ChatMessage(Struct, frozen=True):
+    """One turn. Further keys are ignored: editors keep their own in here."""
+
+    role: Annotated[str, Meta(extra_json_schema={"enum": list(ROLES)})]
+    content: str | list[Content] | None = None
+    name: str | None = None
+    tool_calls: list[MadeCall] | None = None
+    tool_call_id: str | None = None
+
+
+class ResponseFormat(Struct, frozen=True):
+    type: str
+
+
+class ChatRequest(TextFields, frozen=True, kw_only=True):
+    """The body. `n` choices of one conversation."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None  # `max_tokens` is its older name
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    response_format: ResponseFormat | None = None
+    modalities: list[str] | None = None
+    tools: list[Raw] | None = None  # []: absent
+    tool_choice: Raw = ABSENT
+    parallel_tool_calls: Raw = ABSENT  # without effect: there are no tools
+
+    audio: Raw = ABSENT
+    function_call: Raw = ABSENT
+    functions: Raw = ABSENT
+    prediction: Raw = ABSENT
+    reasoning_effort: Raw = ABSENT
+    verbosity: Raw = ABSENT
+    web_search_options: Raw = ABSENT
+
+
+def to_text_request(body: ChatRequest, salt: str) -> TextRequest:
+    """The body as a text pipeline takes it. `salt` is the tenant's. Raises ApiError (400)."""
+    _refuse_unsupported(body)
+    check_stream_options(body)
+    messages = [_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]
+    return TextRequest(
+        prompts=[ChatPrompt(messages)],
+        sampling=sampling(body, max_tokens=_max_tokens(body), logprobs=_logprobs(body)),
+        n=body.choices,
+        proposer=proposer(body),
+        max_draft=max_draft(body),
+        salt=salt,
+    )
+
+
+def _refuse_unsupported(body: ChatRequest) -> None:
+    if body.tools:
+        raise unsupported("tools", "no model here calls tools yet; leave it out or send []")
+    if present(body.tool_choice) and bytes(body.tool_choice) not in (b'"none"', b'"auto"'):
+        raise unsupported("tool_choice", "without tools it may be 'none' or 'auto'")
+    if body.response_format is not None and body.response_format.type != "text":
+        raise unsupported("response_format.type", "it may be 'text'")
+    if body.modalities is not None and body.modalities != ["text"]:
+        raise unsupported("modalities", "it may be ['text']")
+    for field in UNSUPPORTED:
+        if present(getattr(body, field)):
+            raise unsupported(field)
+
+
+def _max_tokens(body: ChatRequest) -> int | None:
+    new, old = body.max_completion_tokens, body.max_tokens
+    if old == 0:
+        raise bad_request("max_tokens", "'max_tokens' must be at least 1.")
+    if new is not None and old is not None and new != old:
+        raise bad_request("max_tokens", "'max_tokens' and 'max_completion_tokens' differ; send one of them.")
+    return old if new is None else new
+
+
+def _logprobs(body: ChatRequest) -> int | None:
+    if not body.logprobs:
+        if body.top_logprobs:
+            raise bad_request("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
+        return None
+    return body.top_logprobs or 0
+
+
+def _message(message: ChatMessage, at: str) -> Message:
+    match message.role:
+        case "system" | "developer" | "user" | "assistant" | "tool" as role:
+            pass
+        case _:
+            raise bad_request(f"{at}.role", f"'{at}.role' must be one of {', '.join(ROLES)}.")
+    calls = message.tool_calls or []
+    if calls and role != "assistant":
+        raise bad_request(f"{at}.tool_calls", f"'{at}.tool_calls' is only allowed in messages of the assistant.")
+    if role == "tool" and message.tool_call_id is None:
+        raise bad_request(f"{at}.tool_call_id", f"'{at}.tool_call_id' is required where the role is tool.")
+    if message.content is None and role != "assistant":
+        raise bad_request(f"{at}.content", f"'{at}.content' is required; it may be a string or a list of parts.")
+    return Message(
+        role=role,
+        content=_content(message.content, f"{at}.content"),
+        name=message.name,
+        tool_calls=[ToolCall(c.id, FunctionCall(c.function.name, c.function.arguments), c.type) for c in calls],
+        tool_call_id=message.tool_call_id,
+    )
+
+
+def _content(content: str | list[Content] | None, at: str) -> list[TextPart | MediaPart]:
+    if not content:
+        return []
+    if isinstance(content, str):
+        return [TextPart(content)]
+    return [_part(part, f"{at}[{index}]") for index, part in enumerate(content)]
+
+
+def _part(part: Content, at: str) -> TextPart:
+    match part:
+        case TextContent(text=text) | RefusalContent(refusal=text):
+            return TextPart(text)
+        case _:
+            raise _media_refused(at)
+
+
+def _media_refused(at: str) -> ApiError:
+    return bad_request(at, f"'{at}' is not text, and the model takes only text.", code="unsupported_content")

@@ -1,0 +1,144 @@
+"""What the text endpoints have in common: sampling parameters, streaming options, fields without effect."""
+
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct
+
+from gateway.errors import ApiError, bad_request
+from pipelines.messages.sampling import MinP, Penalty, RepetitionPenalty, Temperature, TopK, TopP
+from pipelines.messages.text import ProposerKind, Sampling
+
+MAX_CHOICES = 128
+MAX_STOPS = 16
+MAX_TOP_LOGPROBS = 20
+MAX_DRAFT = 32
+
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+Stops = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=MAX_STOPS)]
+
+ABSENT = Raw()
+
+
+class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # padding against traffic analysis: only false is served
+
+
+class Speculation(Struct, frozen=True, forbid_unknown_fields=True):
+    kind: ProposerKind | None = None  # absent: as the model is configured, else ngram
+    max_draft: Annotated[int, Meta(ge=1, le=MAX_DRAFT)] = 8
+
+
+class TextFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of both endpoints. `null` is the same as absence, everywhere."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    logit_bias: dict[TokenId, Bias] | None = None
+
+    max_tokens: Count | None = None
+    min_tokens: Count | None = None
+    stop: Annotated[str, Meta(min_length=1)] | Stops | None = None
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = None
+    speculation: bool | Speculation | None = None  # false: no drafts; absent: as the model is configured
+
+    # Accepted, without effect here.
+    user: Raw = ABSENT
+    store: Raw = ABSENT
+    metadata: Raw = ABSENT
+    service_tier: Raw = ABSENT
+    prompt_cache_key: Raw = ABSENT
+    prompt_cache_retention: Raw = ABSENT
+    safety_identifier: Raw = ABSENT
+
+    @property
+    def streamed(self) -> bool:
+        return bool(self.stream)
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def choices(self) -> int:
+        return 1 if self.n is None else self.n
+
+
+def max_draft(body: TextFields) -> int | None:
+    """Tokens of one draft, 0 for none, None where the request doesn't say. Raises ApiError."""
+    match body.speculation:
+        case Speculation(max_draft=most):
+            return most
+        case True:
+            raise bad_request("speculation", "'speculation' must be false or an object with 'kind' and 'max_draft'.")
+        case False:
+            return 0
+        case _:
+            return None
+
+
+def proposer(body: TextFields) -> ProposerKind | None:
+    """Whose drafts are asked for; None where the request doesn't say. Whether the model has it, its worker knows."""
+    return body.speculation.kind if isinstance(body.speculation, Speculation) else None
+
+
+def present(raw: Raw) -> bool:
+    """Whether a field that is taken as it came has a value."""
+    return raw is not ABSENT and bytes(raw) not in (b"", b"null")
+
+
+def check_stream_options(body: TextFields) -> None:
+    """Raises ApiError."""
+    if body.stream_options is None:
+        return
+    if not body.stream:
+        raise bad_request("stream_options", "'stream_options' is only allowed when 'stream' is true.")
+    if body.stream_options.include_obfuscation:
+        raise unsupported("stream_options.include_obfuscation", "it may be false")
+
+
+def sampling(body: TextFields, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
+    """The parameters as a pipeline takes them. Raises ApiError where two fields contradict each other.
+
+    Token ids are checked against the vocabulary by the worker, which knows it.
+    """
+    if max_tokens is not None and body.min_tokens is not None and body.min_tokens > max_tokens:
+        raise bad_request("min_tokens", f"'min_tokens' must be between 0 and the token limit of {max_tokens}.")
+    # A nucleus of nothing still holds the most likely token.
+    temperature, top_p = (0.0, None) if body.top_p == 0 else (body.temperature, body.top_p)
+    return Sampling(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=body.top_k,
+        min_p=body.min_p,
+        repetition_penalty=body.repetition_penalty,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        logit_bias=body.logit_bias or {},
+        seed=body.seed,
+        max_tokens=max_tokens,
+        min_tokens=body.min_tokens or 0,
+        stop=[body.stop] if isinstance(body.stop, str) else body.stop or [],
+        stop_token_ids=body.stop_token_ids or [],
+        ignore_eos=bool(body.ignore_eos),
+        logprobs=logprobs,
+    )
+
+
+def unsupported(param: str, legal: str = "leave it out") -> ApiError:
+    """A 400 for a field, or a value of it, that OpenAI's API has and this one has not."""
+    return bad_request(param, f"{param!r} is not supported here; {legal}.", code="unsupported_parameter")

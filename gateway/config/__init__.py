@@ -1,0 +1,1 @@
+"""What an operator decides: files, the environment, their checks."""

@@ -1,0 +1,319 @@
+"""All that an operator can decide, validated once, at start."""
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from tomllib import TOMLDecodeError
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct, ValidationError
+
+from gateway.config import config_file, environment
+from gateway.config.config_file import ConfigFile
+from gateway.config.environment import VariableError
+from gateway.config.validation import explain
+from models.errors import ModelLoadError
+from models.files.catalog import EMBEDDED, OWN, Kind
+from models.files.source import detect_kind, resolve
+from pipelines.logs import LogFormat, LogLevel, LogOptions
+from pipelines.messages.audio import AudioOptions
+from pipelines.messages.embedding import EmbeddingOptions
+from pipelines.messages.frames import ModelSpec, Priority
+from pipelines.messages.image import ImageOptions
+from pipelines.messages.text import TextOptions
+
+DEFAULT_FILE = "gateway.toml"
+
+Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]  # a year: timers take no infinity
+Milliseconds = Annotated[float, Meta(gt=0)]
+Bytes = Annotated[int, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=1)]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+# As a browser sends it, without a path; else it would match none.
+Origin = Annotated[str, Meta(pattern=r"^(\*|[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+/?)$")]
+# Scheme and host, and a path where a proxy serves the gateway under one.
+BaseUrl = Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$")]
+# A name or an address, without scheme and port.
+HostName = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_.-]+|[0-9A-Fa-f:.]+)$")]
+# A model's name or alias. Slashes, as in `org/name`, are part of it; spaces and controls are not.
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+/-]*$", max_length=200)]
+
+# Which pipeline runs a kind, in the worker. Nothing is imported here.
+PIPELINES: dict[Kind, str] = {
+    "text": "pipelines.text.pipeline:TextPipeline",
+    "embedding": "pipelines.embedding.pipeline:EmbeddingPipeline",
+    "audio": "pipelines.audio.pipeline:AudioPipeline",
+    "image": "pipelines.image.pipeline:ImagePipeline",
+}
+
+MAX_BATCH_WAIT_MS = 1000
+MAX_GUIDANCE = 100
+
+
+class SettingsError(ValueError):
+    """The configuration can't be used; the text names the key (and its line) or the variable."""
+
+
+class _Table(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class ServerSettings(_Table, frozen=True):
+    """`[server]`"""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000  # 0: any free one
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
+    cors_origins: list[Origin] = []  # as a browser sends them, `https://app.example`; "*" for any
+    allowed_hosts: list[HostName] = []  # further Host names that are answered while no key is set
+    metrics_sha256: Sha256 | None = None  # of a key that opens the metrics and nothing else
+    max_body_bytes: Bytes = 32 * 2**20
+    max_upload_bytes: Bytes = 2**30  # the same for media files, which go to the spool
+    max_image_bytes: Bytes = 50 * 2**20  # of each picture of an upload
+    spool_dir: str = "spool"
+    spool_max_bytes: Bytes = 10 * 2**30
+    image_url_ttl_s: Seconds = 3600.0  # how long a picture can be fetched from its address
+    image_url_max_files: Count = 1000  # pictures kept for that; the oldest go first
+    image_url_max_bytes: Bytes = 2**30
+    public_url: BaseUrl | None = None  # what such an address begins with; None: as the request spelled this server
+    header_timeout_s: Seconds = 10.0  # first byte of a request -> its last header
+    body_timeout_s: Seconds = 60.0  # headers -> last byte of a JSON body
+    keep_alive_s: Seconds = 75.0  # idle time before a connection is closed
+    drain_s: Seconds = 30.0  # what running requests get after SIGTERM
+
+    @property
+    def log(self) -> LogOptions:
+        return LogOptions(self.log_level, self.log_format)
+
+
+class KeySettings(_Table, frozen=True):
+    """`[[keys]]`: the key itself is not kept. `printf %s KEY | sha256sum` prints the hash."""
+
+    name: str
+    sha256: Sha256
+    tenant: str = "default"  # cached prefixes are shared inside a tenant only
+    priority: Priority = "interactive"  # the highest that its requests may ask for
+
+
+class SloSettings(_Table, frozen=True):
+    """`[models.slo]`: a request that misses any of these is no goodput."""
+
+    ttft_ms: Milliseconds | None = None
+    itl_ms: Milliseconds | None = None
+    tpot_ms: Milliseconds | None = None
+    e2e_ms: Milliseconds | None = None
+
+
+class ModelSettings(_Table, frozen=True):
+    """`[[models]]`"""
+
+    name: Name
+    source: str  # "embedded:NAME" | a local path | "hf:repo@revision"
+    aliases: list[Name] = []
+    kind: Kind | None = None  # read from the files' headers when absent; never None once loaded
+    pipeline: str | None = None  # "module:Class"; the kind's own when absent, never None once loaded
+    device: Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    threads: Count | None = None
+    quantization: Literal["int8", "int4"] | None = None  # None: as the files have it
+    dtype: Literal["bfloat16", "float16", "float32"] | None = None  # None: what is fastest
+    replicas: Count = 1
+    max_queue: Annotated[int, Meta(ge=0)] = 32
+    max_inflight: Count | None = None  # None: what the worker announces
+    timeout_s: Seconds = 600.0  # arrival -> end
+    first_event_timeout_s: Seconds = 120.0  # slot -> first event
+    gap_timeout_s: Seconds = 60.0  # between two events
+    step_timeout_s: Seconds = 120.0  # a step older than this costs the worker its life
+    required: bool = True  # /ready waits for it, if it is preloaded
+    preload: bool = True
+    slo: SloSettings = SloSettings()
+    text: TextOptions = TextOptions()
+    embedding: EmbeddingOptions = EmbeddingOptions()
+    audio: AudioOptions = AudioOptions()
+    image: ImageOptions = ImageOptions()
+
+    def spec(self) -> ModelSpec:
+        """What its workers need. Only for loaded settings."""
+        if self.kind is None or self.pipeline is None:
+            raise SettingsError(f"model {self.name!r} has no kind")
+        return ModelSpec(
+            name=self.name,
+            kind=self.kind,
+            pipeline=self.pipeline,
+            source=self.source,
+            device=self.device,
+            threads=self.threads,
+            quantization=self.quantization,
+            dtype=self.dtype,
+            text=self.text,
+            embedding=self.embedding,
+            audio=self.audio,
+            image=self.image,
+        )
+
+
+class Settings(_Table, frozen=True):
+    server: ServerSettings = ServerSettings()
+    keys: list[KeySettings] = []
+    models: list[ModelSettings] = []
+
+
+def load_settings(
+    path: str | Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> Settings:
+    """The configuration: a file, over it the environment, over both `overrides` (fields of `[server]`).
+
+    Without `path` the file is $GATEWAY_CONFIG, else `gateway.toml` where there is one. Without any model in it, the
+    embedded ones are served. Raises SettingsError.
+    """
+    environ = environ or {}
+    file = _read(path or environ.get("GATEWAY_CONFIG"))
+    tree = dict(file.values) if file else {}
+    if "models" not in tree:
+        tree["models"] = default_models()
+    try:
+        environment.overlay(tree, Settings, environ)
+    except VariableError as error:
+        raise SettingsError(str(error)) from None
+    server = tree.get("server")
+    if overrides and (server is None or isinstance(server, dict)):
+        tree["server"] = {**(server or {}), **overrides}
+    settings = _convert(tree, file)
+    try:
+        models = [_with_kind(model, f"models[{index}]") for index, model in enumerate(settings.models)]
+        settings = msgspec.structs.replace(settings, models=models)
+        check(settings)
+    except _Invalid as error:
+        raise SettingsError(f"{_where(file, error.key)}{error.key}: {error.message}") from None
+    return settings
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Variables that look like settings, and are none: nothing reads them."""
+    return environment.unknown(Settings, environ)
+
+
+def default_models() -> list[dict[str, object]]:
+    """The embedded models whose packages are installed, as a file would configure them; all of them if no package is,
+    so that their workers say what is missing."""
+    defaults = {name: entry for name, entry in EMBEDDED.items() if entry.default and entry.kind in PIPELINES}
+    installed = {name: entry for name, entry in defaults.items() if entry.installed}
+    served = installed if any(entry.package != OWN for entry in installed.values()) else defaults
+    return [
+        {"name": name, "aliases": list(entry.aliases), "kind": entry.kind, "source": f"embedded:{name}"}
+        for name, entry in served.items()
+    ]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address can only be reached from this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"
+
+
+class _Invalid(ValueError):
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+        self.message = message
+
+
+def check(settings: Settings) -> None:
+    """What no single field can tell."""
+    if not settings.models:
+        raise _Invalid("models", "at least one is needed; without the key, the embedded models are served")
+    owners: dict[str, str] = {}
+    for index, model in enumerate(settings.models):
+        for key, name in [("name", model.name), *((f"aliases[{i}]", alias) for i, alias in enumerate(model.aliases))]:
+            if name in owners:
+                raise _Invalid(f"models[{index}].{key}", f"{name!r} is taken by {owners[name]}")
+            owners[name] = f"models[{index}]"
+        for option, value in msgspec.structs.asdict(model.text).items():
+            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+                raise _Invalid(f"models[{index}].text.{option}", "expected a number >= 1")
+        if model.text.speculation == "draft" and not model.text.draft:
+            raise _Invalid(f"models[{index}].text.draft", 'speculation = "draft" needs the source of a draft model')
+        fraction = model.text.gpu_memory_fraction
+        if fraction is not None and not 0 < fraction <= 1:
+            raise _Invalid(f"models[{index}].text.gpu_memory_fraction", "expected a number above 0, at most 1")
+        if fraction is not None and model.text.kv_cache_tokens is not None:
+            message = "kv_cache_tokens says already how large the cache is: set one of the two"
+            raise _Invalid(f"models[{index}].text.gpu_memory_fraction", message)
+        for kind in PIPELINES:
+            table = getattr(model, kind)
+            if kind != model.kind and table != type(table)():
+                raise _Invalid(f"models[{index}].{kind}", f"is for models of this kind alone, not for {model.kind!r}")
+        for option in ("beam_size", "max_batch", "max_streams", "max_seconds", "max_buffer_seconds", "prepare_threads"):
+            if getattr(model.audio, option) < 1:
+                raise _Invalid(f"models[{index}].audio.{option}", "expected a number >= 1")
+        for option in ("max_batch", "max_images", "max_steps", "max_pixels", "default_steps", "prepare_threads"):
+            value = getattr(model.image, option)
+            if value is not None and value < 1:
+                raise _Invalid(f"models[{index}].image.{option}", "expected a number >= 1")
+        if model.image.default_steps is not None and model.image.default_steps > model.image.max_steps:
+            raise _Invalid(f"models[{index}].image.default_steps", f"is more than max_steps, {model.image.max_steps}")
+        if model.image.default_guidance is not None and not 0 <= model.image.default_guidance <= MAX_GUIDANCE:
+            raise _Invalid(f"models[{index}].image.default_guidance", f"expected 0 to {MAX_GUIDANCE}")
+        if model.embedding.max_batch_tokens is not None and model.embedding.max_batch_tokens < 1:
+            raise _Invalid(f"models[{index}].embedding.max_batch_tokens", "expected a number >= 1")
+        if not 0 <= model.embedding.max_wait_ms <= MAX_BATCH_WAIT_MS:
+            raise _Invalid(f"models[{index}].embedding.max_wait_ms", f"expected 0 to {MAX_BATCH_WAIT_MS}")
+    hashes: set[str] = set()
+    for index, each in enumerate(settings.keys):
+        if each.sha256 in hashes:
+            raise _Invalid(f"keys[{index}].sha256", "another key has the same hash")
+        hashes.add(each.sha256)
+    if settings.server.metrics_sha256 in hashes:
+        raise _Invalid("server.metrics_sha256", "is an API key's hash; the metrics key must be one of its own")
+    if not settings.keys and not is_loopback(settings.server.host):
+        raise _Invalid(
+            "server.host",
+            f"{settings.server.host!r} can be reached from other machines, so an API key is needed: "
+            "set GATEWAY_API_KEY or [[keys]], or bind to 127.0.0.1",
+        )
+
+
+def _read(path: str | Path | None) -> ConfigFile | None:
+    if path is None:
+        path = Path(DEFAULT_FILE)
+        if not path.is_file():
+            return None
+    try:
+        return config_file.read(Path(path))
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror or error}") from None
+    except (TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not valid TOML: {error}") from None
+
+
+def _convert(tree: dict[str, object], file: ConfigFile | None) -> Settings:
+    try:
+        return msgspec.convert(tree, Settings)
+    except ValidationError as error:
+        problem = explain(error, Settings)
+        raise SettingsError(f"{_where(file, problem.path)}{problem.path}: {problem.message}") from None
+
+
+def _where(file: ConfigFile | None, key: str) -> str:
+    return f"{file.where(key)}: " if file else ""
+
+
+def _with_kind(model: ModelSettings, key: str) -> ModelSettings:
+    kind = model.kind or _kind(model, key)
+    return msgspec.structs.replace(model, kind=kind, pipeline=model.pipeline or PIPELINES[kind])
+
+
+def _kind(model: ModelSettings, key: str) -> Kind:
+    """Read from the files' headers."""
+    scheme, _, name = model.source.partition(":")
+    if scheme == "embedded" and name in EMBEDDED:
+        return EMBEDDED[name].kind
+    try:
+        return detect_kind(resolve(model.source))
+    except (ModelLoadError, OSError, ValueError) as error:  # ValueError: a description that is no JSON
+        raise _Invalid(f"{key}.source", str(error)) from None

@@ -1,1 +1,0 @@
-"""One thin controller an endpoint family: decode, ask, answer."""

@@ -1,0 +1,1 @@
+"""What lies around the router: the server, keys, limits, framing."""

@@ -1,0 +1,1 @@
+"""A request's life: admission, a replica, events, the end."""

@@ -1,1 +1,0 @@
-"""Wire Structs: what callers send and get, one module an endpoint family."""

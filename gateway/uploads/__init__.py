@@ -1,0 +1,1 @@
+"""What clients send beside JSON, and files that they fetch."""

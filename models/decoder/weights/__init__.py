@@ -1,0 +1,1 @@
+"""A decoder's tensors: which it has, how they are stored, and the linears over them."""

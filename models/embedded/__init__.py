@@ -1,0 +1,1 @@
+"""Small weights that this project trained, with their cards."""

@@ -1,0 +1,1 @@
+"""Text and image encoders, by ONNX Runtime and OpenVINO."""

@@ -1,0 +1,1 @@
+"""Where models come from, and the formats that they are in."""

@@ -1,0 +1,1 @@
+"""Tokenizers, from a checkpoint's files."""

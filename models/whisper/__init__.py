@@ -1,0 +1,1 @@
+"""Whisper, in CTranslate2's form."""

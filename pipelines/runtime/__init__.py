@@ -1,0 +1,1 @@
+"""A worker process: frames in, preparing, the engine's loop, frames out."""

@@ -1,0 +1,1 @@
+"""How the weights in models/embedded were made."""

@@ -1,0 +1,137 @@
+import socket
+import threading
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.messages.frames import (
+    Abort,
+    Accepted,
+    Done,
+    Drain,
+    Failed,
+    Feed,
+    Open,
+    Ping,
+    Pong,
+    Stats,
+    Step,
+    StepReport,
+    Timing,
+    Usage,
+)
+from pipelines.messages.text import (
+    ChatPrompt,
+    Delta,
+    Message,
+    Sampling,
+    TextPart,
+    TextRequest,
+    TokenLogprob,
+    TokenPrompt,
+    TopLogprob,
+)
+from pipelines.runtime.ipc import (
+    HEADER,
+    MAX_FRAME,
+    FrameError,
+    WorkerChannel,
+    encode_frame,
+    from_worker_reader,
+    to_worker_reader,
+)
+
+TO_WORKER = [
+    Open(
+        "a",
+        TextRequest(
+            prompts=[
+                ChatPrompt([Message("user", [TextPart("naïve 🦊")])]),
+                TokenPrompt([1, 2, 3]),
+            ],
+            sampling=Sampling(logit_bias={5: -100.0}, stop=["\n"]),
+            n=2,
+        ),
+        priority="batch",
+        deadline=1.5,
+    ),
+    Feed("a", bytes(range(256)) * 40),
+    Abort("a"),
+    Ping(7),
+    Drain(),
+]
+FROM_WORKER = [
+    Step(
+        [
+            Accepted("a", 3, 0.25),
+            Delta("a", 1, "🦊", 1, 0.5, [TokenLogprob(9, "�", -0.5, b"\xf0", [TopLogprob(8, "x", -1.0, b"x")])]),
+            Done("a", Usage(3, 1), Timing(total=0.75)),
+            Failed("b", "invalid_request", "no", "messages[0]"),
+        ],
+        StepReport("decode", 2, 2, 0.125),
+    ),
+    Stats(1, 0, {"generated_tokens": 4.0}, {"kv_blocks": 2.0}),
+    Pong(7, 0.5),
+]
+
+
+@given(st.lists(st.integers(1, 400), min_size=1))
+def test_messages_survive_any_split_of_the_stream(sizes: list[int]) -> None:
+    for reader, sent in ((to_worker_reader(), TO_WORKER), (from_worker_reader(), FROM_WORKER)):
+        stream = b"".join(encode_frame(message) for message in sent)
+        received: list[object] = []
+        at, turn = 0, 0
+        while at < len(stream):
+            size = sizes[turn % len(sizes)]
+            received.extend(reader.feed(stream[at : at + size]))
+            at, turn = at + size, turn + 1
+        assert received == sent
+
+
+def test_an_oversized_frame_is_refused_by_its_header() -> None:
+    with pytest.raises(FrameError, match="over the limit"):
+        to_worker_reader().feed((MAX_FRAME + 1).to_bytes(HEADER, "little"))
+
+
+def test_a_frame_that_is_no_message_is_refused() -> None:
+    with pytest.raises(FrameError, match="undecodable"):
+        to_worker_reader().feed(encode_frame(Pong(1, 0.0)))
+
+
+def test_a_message_posted_while_another_thread_writes_follows_that_write() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = WorkerChannel(theirs)
+        writer = threading.Thread(target=channel.send, args=(step_of(4_000_000),))
+        writer.start()  # fills the socket, then waits for room
+        assert ours.recv(1, socket.MSG_PEEK)
+        channel.post(Pong(1, 0.0))  # does not wait for it
+        reader = from_worker_reader()
+        received: list[object] = []
+        while len(received) < 2:
+            received.extend(reader.feed(ours.recv(1 << 20)))
+        writer.join()
+        assert [type(message) for message in received] == [Step, Pong]
+
+
+def test_a_message_posted_into_a_full_socket_is_dropped_and_leaves_the_stream_whole() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = WorkerChannel(theirs)
+        posted = 20_000
+        for number in range(posted):
+            channel.post(Pong(number, 0.0))
+        ours.setblocking(False)
+        reader = from_worker_reader()
+        received: list[object] = []
+        with suppress(BlockingIOError):
+            while True:
+                received.extend(reader.feed(ours.recv(1 << 20)))
+        assert 0 < len(received) < posted
+        assert received == [Pong(number, 0.0) for number in range(len(received))]
+
+
+def step_of(length: int) -> Step:
+    return Step([Delta("a", 0, "x" * length, 1, 0.0)])
