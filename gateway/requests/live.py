@@ -15,7 +15,7 @@ from gateway.requests.admission import Lease
 from gateway.requests.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.messages.audio import Audio, Final, Heard, Partial, StreamItem, StreamRequest, encode_item
+from pipelines.messages.audio import Acknowledged, Audio, Final, Partial, StreamItem, StreamRequest, encode_item
 from pipelines.messages.frames import Accepted, Done, Failed, Priority, Said
 
 AHEAD_SECONDS = 10.0  # audio that may be under way to the worker: past it the client is not read
@@ -104,7 +104,7 @@ class LiveCall:
                 match event:
                     case Accepted():
                         pass
-                    case Heard(seconds=seconds):
+                    case Acknowledged(seconds=seconds):
                         self._heard = seconds
                         self._room.set()
                     case Done():

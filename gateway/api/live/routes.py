@@ -26,7 +26,7 @@ from gateway.requests.dispatch import Dispatcher
 from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.timeline import Timeline
-from pipelines.messages.audio import StreamRequest, Turns
+from pipelines.messages.audio import StreamRequest, TurnDetection
 
 Socket = WebSocket[object, object, State]
 
@@ -35,10 +35,10 @@ NORMAL, BROKEN = 1000, 1011  # close codes, RFC 6455
 PLAIN_RATE, G711_RATE = 16_000, 8_000  # Hz
 
 
-class Talk(Protocol):
+class SocketSession(Protocol):
     """A session of either protocol."""
 
-    async def hear(self, data: str | bytes) -> None: ...
+    async def receive(self, data: str | bytes) -> None: ...
 
     async def run(self) -> None: ...
 
@@ -50,7 +50,6 @@ class RealtimeController(Controller):
 
     @websocket("/v1/realtime")
     async def realtime(self, socket: Socket, dispatcher: NamedDependency[Dispatcher]) -> None:
-        talk: RealtimeSession | None = None
         try:
             await _connect(socket)
             intent = socket.query_params.get("intent", "transcription")
@@ -61,14 +60,14 @@ class RealtimeController(Controller):
             request = StreamRequest(rate=DEFAULT_RATE)
             call = await _while_there(socket, opener(route, request))
             session = Session(route, socket.query_params.get("model") or route.name, request)
-            talk = RealtimeSession(session, call, opener, dispatcher, _sender(socket))
+            live = RealtimeSession(session, call, opener, dispatcher, _sender(socket))
         except ApiError as error:
             await _refuse(socket, error)
             return
         try:
-            await _hold(socket, talk)
+            await _hold(socket, live)
         finally:
-            talk.call.close()
+            live.call.close()
 
     @websocket("/v1/audio/stream")
     async def stream(self, socket: Socket, dispatcher: NamedDependency[Dispatcher]) -> None:
@@ -146,14 +145,14 @@ async def _while_there(socket: Socket, opening: Coroutine[None, None, LiveCall])
         await asyncio.gather(opened, left, return_exceptions=True)  # only then does the log know the outcome
 
 
-async def _hold(socket: Socket, talk: Talk) -> None:
+async def _hold(socket: Socket, session: SocketSession) -> None:
     """Run a session until the client leaves, or the stream ends and the socket is closed."""
     offered = socket.scope["subprotocols"]
     selected = SUBPROTOCOL if SUBPROTOCOL in offered else None
     send = cast(AsgiSend, socket.send)
     await send({"type": "websocket.accept", "subprotocol": selected, "headers": []})
-    listener = asyncio.create_task(_listen(socket, talk))
-    speaker = asyncio.create_task(_speak(socket, talk))
+    listener = asyncio.create_task(_listen(socket, session))
+    speaker = asyncio.create_task(_speak(socket, session))
     try:
         await asyncio.wait((listener, speaker), return_when=asyncio.FIRST_COMPLETED)
         for task in (listener, speaker):
@@ -167,23 +166,23 @@ async def _hold(socket: Socket, talk: Talk) -> None:
         await asyncio.gather(listener, speaker, return_exceptions=True)
 
 
-async def _listen(socket: Socket, talk: Talk) -> None:
+async def _listen(socket: Socket, session: SocketSession) -> None:
     receive = cast(Receive, socket.receive)
     while True:
         message: Message = await receive()
         if message["type"] == "websocket.disconnect":
             return
         data: str | bytes | None = message.get("text")
-        await talk.hear(message["bytes"] if data is None else data)
+        await session.receive(message["bytes"] if data is None else data)
 
 
-async def _speak(socket: Socket, talk: Talk) -> None:
+async def _speak(socket: Socket, session: SocketSession) -> None:
     code = NORMAL
     try:
-        await talk.run()
+        await session.run()
     except ApiError as error:
         code = BROKEN
-        await talk.broken(error)
+        await session.broken(error)
     with suppress(RuntimeError):
         await socket.close(code=code)
 
@@ -209,7 +208,7 @@ def _query(params: Mapping[str, str]) -> StreamQuery:
 
 
 def _stream_request(query: StreamQuery) -> StreamRequest:
-    turns = Turns(
+    detection = TurnDetection(
         threshold=query.threshold,
         prefix_padding_ms=query.prefix_padding_ms,
         silence_duration_ms=query.silence_duration_ms,
@@ -219,6 +218,6 @@ def _stream_request(query: StreamQuery) -> StreamRequest:
         rate=query.rate or (PLAIN_RATE if query.format == "pcm16" else G711_RATE),
         language=query.language,
         prompt=query.prompt,
-        turns=turns if query.turns == "server" else None,
+        turn_detection=detection if query.turns == "server" else None,
         words=True,
     )

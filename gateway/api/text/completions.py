@@ -4,7 +4,7 @@ import msgspec
 from litestar import Controller, post
 
 from gateway.api.answer import new_head
-from gateway.api.intake import HttpRequest, dispatcher, json_body, terms, timeline
+from gateway.api.request import HttpRequest, dispatcher, json_body, terms, timeline
 from gateway.api.text.completion_answer import CompletionAnswer, CompletionStream
 from gateway.api.text.completion_request import CompletionRequest, to_text_request
 from gateway.api.texts import decode_texts

@@ -57,7 +57,7 @@ class Limit:
     advice: str = "shorten it, or set 'truncate'"
 
 
-class Tokenizer:
+class InputTokenizer:
     """A checkpoint's tokenizer for any number of threads: each has its own copy, since one raises when it is shared."""
 
     def __init__(self, folder: Path, config: EmbedderConfig) -> None:
