@@ -9,8 +9,8 @@ from models.decoder.native.library import library
 from models.device import multiplies_bf16
 from models.errors import ModelLoadError
 from models.files.source import resolve
-from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
-from pipelines.messages.frames import Event, Failed, ModelSpec, Ready, Request, Stats, StepReport
+from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket, non_finite
+from pipelines.messages.frames import Event, ModelSpec, Ready, Request, Stats, StepReport
 from pipelines.messages.text import ProposerKind, TextOptions, TextRequest
 from pipelines.text.cache.block_manager import BlockManager
 from pipelines.text.cache.memory import (
@@ -166,7 +166,7 @@ class TextPipeline:
                 continue
             if not result.finite:
                 self.abort(sequence.ticket.id)
-                events.append(Failed(sequence.ticket.id, "internal_error", "the model's logits are not finite"))
+                events.append(non_finite(sequence.ticket.id))
                 continue
             if chunk.scores:
                 self._postprocessor.score(sequence, chunk.start + 1, result.scores)
