@@ -76,9 +76,12 @@ async def _rest(server: Server, model: str, said: Recording) -> str:
 async def _realtime(server: Server, model: str, said: Recording) -> str:
     wishes = session(transcription={"model": model, "language": "en"}, turn_detection=server_vad(SILENCE_MS))
     async with talking(_url(server), wishes) as talk:
-        await talk.say(_with_tail(said))
+        saying = asyncio.create_task(talk.say(_with_tail(said)))  # what is said meanwhile is read
         while True:
             await talk.rest(0.2)
+            if not saying.done():
+                continue
+            await saying
             ends = [event.audio_end_ms for event in talk.of("input_audio_buffer.speech_stopped")]
             if (
                 ends
