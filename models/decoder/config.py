@@ -1,4 +1,4 @@
-"""What a decoder-only transformer is made of, read from `config.json` or from GGUF metadata. Free of torch."""
+"""What a decoder-only transformer is made of, read from `config.json` or from GGUF metadata."""
 
 import math
 from collections.abc import Mapping

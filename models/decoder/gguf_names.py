@@ -1,4 +1,4 @@
-"""A decoder in a GGUF file: its description, and where its tensors are. Free of torch."""
+"""A decoder in a GGUF file: its description, and where its tensors are."""
 
 import numpy as np
 from numpy.typing import NDArray

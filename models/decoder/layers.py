@@ -1,4 +1,4 @@
-"""How each layer attends, read from a model's `config.json`. Free of torch."""
+"""How each layer attends, read from a model's `config.json`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

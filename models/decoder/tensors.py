@@ -1,5 +1,4 @@
-"""Which tensors a decoder has, and their shapes: what its files are held against before any of them is read. Free of
-torch."""
+"""Which tensors a decoder has, and their shapes: what its files are held against before any of them is read."""
 
 from collections.abc import Callable, Iterator
 
