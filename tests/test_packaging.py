@@ -23,7 +23,7 @@ from pipelines.messages.image import ImageOptions
 from pipelines.messages.sampling import SamplingOptions
 from pipelines.messages.text import TextOptions
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 
 
 def read(name: str) -> str:
