@@ -33,7 +33,7 @@ class Job(Struct, frozen=True):
     request: Request
     units: int  # slots that it asks for
     timeout: float  # seconds from its arrival to its end
-    body: bytes = b""
+    body_bytes: int = 0  # what its client sent, files excepted
     priority: Priority = "interactive"
     files: Sequence[SpoolFile] = ()  # uploads that end with it
     tenant: str = ""  # whose it is: slots are shared fairly between tenants
@@ -42,7 +42,7 @@ class Job(Struct, frozen=True):
     def large(self) -> bool:
         return (
             self.units > SMALL_UNITS
-            or len(self.body) > SMALL_BODY
+            or self.body_bytes > SMALL_BODY
             or (len(self.files) > 0 and sum(file.size for file in self.files) > SMALL_FILES)
         )
 
@@ -55,7 +55,9 @@ class Exchange:
     """
 
     def __init__(self, job: Job, timeline: Timeline, registry: Registry) -> None:
-        self.job = job
+        self.route = job.route
+        self._job: Job | None = job  # until it is opened: what a client wrote is not kept while it is answered
+        self._files = job.files
         self.timeline = timeline
         self._registry = registry
         self._deadline = timeline.arrival + job.timeout
@@ -76,12 +78,13 @@ class Exchange:
     async def open(self) -> None:
         """Wait for a slot and send the work off. Raises ApiError."""
         self._task = asyncio.current_task()
-        job, timeline = self.job, self.timeline
+        job, self._job, timeline = self._job, None, self.timeline
+        assert job is not None
         timeline.queued = monotonic()
-        lease = await self._admitted()
+        lease = await self._admitted(job)
         self._lease = lease
         timeline.slot = now = monotonic()
-        call = Call(job.id, job.request, job.body, job.priority, self._deadline - now, job.tenant)
+        call = Call(job.id, job.request, job.priority, self._deadline - now, job.tenant)
         try:
             session = lease.replica.open(call, timeline)
         except BackendError as error:
@@ -129,7 +132,7 @@ class Exchange:
 
     def failed(self, failure: Failed) -> ApiError:
         """A failure that the work ended with, as the caller sees it."""
-        return refusals.failed(self.job.route, failure, began=self._output)
+        return refusals.failed(self.route, failure, began=self._output)
 
     def close(self, outcome: str | None = None) -> None:
         """Let go of everything and hand the timeline over. Idempotent; slots return when the backend has let go too.
@@ -145,15 +148,14 @@ class Exchange:
             self._session.close()
         elif self._lease is not None:
             self._lease.release()
-        for file in self.job.files:
+        for file in self._files:
             file.unlink()
         self.timeline.closed = monotonic()
         if outcome is not None:
             self.timeline.outcome = outcome
-        self._registry.request(self.job.route.name, self.job.route.kind, self.timeline)
+        self._registry.request(self.route.name, self.route.kind, self.timeline)
 
-    async def _admitted(self) -> Lease:
-        job = self.job
+    async def _admitted(self, job: Job) -> Lease:
         slots = job.route.admission.acquire(job.units, job.priority, self._deadline, tenant=job.tenant, large=job.large)
         return await refusals.granted(job.route, slots, self._registry)
 
@@ -167,7 +169,7 @@ class Exchange:
 
     @property
     def _patience(self) -> float:
-        settings = self.job.route.settings
+        settings = self.route.settings
         return settings.gap_timeout_s if self._output else settings.first_event_timeout_s
 
     def _tick(self) -> None:

@@ -31,7 +31,9 @@ class EmbeddingsController(Controller):
         work = to_embedding_request(body)
         answer = EmbeddingsAnswer(route.name, len(work.inputs), body.encoding_format or "float")
         id = new_head("embd", route.name, route.fingerprint).id
-        job = Job(id, route, work, units(len(work.inputs)), wanted.timeout, raw, wanted.priority, tenant=wanted.tenant)
+        job = Job(
+            id, route, work, units(len(work.inputs)), wanted.timeout, len(raw), wanted.priority, tenant=wanted.tenant
+        )
         return dispatcher.reply(job, answer, timeline(request))
 
     @post([*RERANK_PATHS], status_code=200, summary="Documents in the order of their relevance to a query")
@@ -44,7 +46,6 @@ class EmbeddingsController(Controller):
         id = new_head("rank", route.name, route.fingerprint).id
         answer: Output
         answer = ScoredTexts(work, body) if isinstance(body, TextsBody) else RerankAnswer(id, route.name, work, body)
-        job = Job(
-            id, route, work, units(len(work.documents)), wanted.timeout, raw, wanted.priority, tenant=wanted.tenant
-        )
+        needs = units(len(work.documents))
+        job = Job(id, route, work, needs, wanted.timeout, len(raw), wanted.priority, tenant=wanted.tenant)
         return dispatcher.reply(job, answer, timeline(request))

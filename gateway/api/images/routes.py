@@ -47,7 +47,7 @@ class ImagesController(Controller):
         route = dispatcher.route_or_first(body.model, "image")
         work = to_image_request(body, route.settings.image)
         desk = _Desk(request, dispatcher, gallery, settings)
-        return desk.reply(body, route, work, "image_generation", raw=raw)
+        return desk.reply(body, route, work, "image_generation", body_bytes=len(raw))
 
     @post("/v1/images/edits", status_code=200, summary="Pictures of a picture and a text, streamed or not")
     async def edit(
@@ -109,13 +109,13 @@ class _Desk:
         work: ImageRequest,
         prefix: EventPrefix,
         *,
-        raw: bytes = b"",
+        body_bytes: int = 0,
         form: Form | None = None,
     ) -> Reply:
         asked = terms(self._request, route.settings)
         id = new_head("img", route.name, route.fingerprint).id
         files = tuple(form.files.values()) if form else ()
-        job = Job(id, route, work, work.n, asked.timeout, raw, asked.priority, files, asked.tenant)
+        job = Job(id, route, work, work.n, asked.timeout, body_bytes, asked.priority, files, asked.tenant)
         line = timeline(self._request)
         line.images = work.n
         output: Output

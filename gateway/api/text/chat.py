@@ -31,5 +31,5 @@ class ChatController(Controller):
             output = ChatStream(head, work.n, include_usage=body.include_usage)
         else:
             output = ChatAnswer(head, work.n, logprobs=bool(body.logprobs))
-        job = Job(head.id, route, work, work.n, wanted.timeout, raw, wanted.priority, tenant=wanted.tenant)
+        job = Job(head.id, route, work, work.n, wanted.timeout, len(raw), wanted.priority, tenant=wanted.tenant)
         return desk.reply(job, output, timeline(request))

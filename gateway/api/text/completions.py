@@ -32,5 +32,5 @@ class CompletionsController(Controller):
             output = CompletionStream(head, choices, include_usage=body.include_usage)
         else:
             output = CompletionAnswer(head, choices, logprobs=body.logprobs is not None)
-        job = Job(head.id, route, work, choices, wanted.timeout, raw, wanted.priority, tenant=wanted.tenant)
+        job = Job(head.id, route, work, choices, wanted.timeout, len(raw), wanted.priority, tenant=wanted.tenant)
         return desk.reply(job, output, timeline(request))
