@@ -97,7 +97,7 @@ async def test_a_server_that_gives_up_closes_its_requests() -> None:
 
 async def test_a_client_that_takes_nothing_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its deadline passes in a write; the error frame is not waited for without end either."""
-    monkeypatch.setattr(gateway.dispatch, "LAST_WORDS_S", 0.02)
+    monkeypatch.setattr(gateway.requests.dispatch, "LAST_WORDS_S", 0.02)
     book = Book()
     bodies: list[bytes] = []
 
