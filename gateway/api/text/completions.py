@@ -1,13 +1,15 @@
 """`/v1/completions`"""
 
 import msgspec
-from litestar import Controller, post
+from litestar import Controller
 
 from gateway.api.answer import new_head
 from gateway.api.intake import HttpRequest, dispatcher, json_body, terms, timeline
-from gateway.api.text.completion_answer import CompletionAnswer, CompletionStream
+from gateway.api.text.completion_answer import Completion, CompletionAnswer, CompletionStream
 from gateway.api.text.completion_request import CompletionRequest, to_text_request
 from gateway.api.texts import decode_texts
+from gateway.endpoint import EVENTS, JSON, Endpoint, JsonBody
+from gateway.http.endpoints import serves
 from gateway.requests.dispatch import Output, Reply
 from gateway.requests.exchange import Job
 
@@ -17,7 +19,18 @@ _decoder = msgspec.json.Decoder(CompletionRequest)
 class CompletionsController(Controller):
     tags = ("text",)
 
-    @post("/v1/completions", status_code=200, summary="Text completion, streamed or not", direct=True)
+    @serves(
+        Endpoint(
+            method="POST",
+            path="/v1/completions",
+            kind="text",
+            line="text completion",
+            summary="Text completion, streamed or not",
+            body=JsonBody(CompletionRequest),
+            answers={JSON: [Completion], EVENTS: [str]},
+            direct=True,
+        )
+    )
     async def create(self, request: HttpRequest) -> Reply:
         raw = await json_body(request)
         body = decode_texts(raw, _decoder)
