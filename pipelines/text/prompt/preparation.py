@@ -27,7 +27,8 @@ from pipelines.text.output.detokenizer import incomplete_tail
 from pipelines.text.prompt.chat_template import ChatTemplate
 from pipelines.text.prompt.validation import validate
 from pipelines.text.prompt.vocabulary import Vocabulary
-from pipelines.text.sample.sampling import SamplingParams, TokenCounts
+from pipelines.text.sample.rules import Rules
+from pipelines.text.sample.sampling import SamplingParams
 from pipelines.text.sequence import Group, Sequence
 
 T = TypeVar("T")
@@ -107,6 +108,7 @@ class Preparer:
     ) -> list[Sequence]:
         choices: list[Sequence] = []
         most = self._max_draft if request.max_draft is None else request.max_draft
+        rules = Rules.of(params, tokens.ids)
         for number in range(request.n):
             own = replace(params, seed=(params.seed + number) % 2**64)
             wanted = request.echo and params.logprobs is not None
@@ -120,7 +122,7 @@ class Preparer:
                     prompt_text=tokens.text if request.echo else "",
                     keys=keys,
                     leader=choices[0] if choices else None,
-                    counts=TokenCounts(tokens.ids) if own.penalised else None,
+                    rules=rules.fork() if choices else rules,
                     drafting=Drafting(group.proposer, most) if most else None,
                     prompt_logprobs=[self._vocabulary.logprob(tokens.ids[0], None)] if wanted else None,
                 )

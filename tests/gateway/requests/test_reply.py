@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-import gateway.requests.dispatch
 from gateway.api.answer import Head
 from gateway.api.text.chat_answer import ChatStream
+from gateway.requests import dispatch
 from gateway.requests.dispatch import Reply
 from gateway.requests.exchange import Exchange, Job
 from gateway.uploads.spool import Spool
@@ -97,7 +97,7 @@ async def test_a_server_that_gives_up_closes_its_requests() -> None:
 
 async def test_a_client_that_takes_nothing_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its deadline passes in a write; the error frame is not waited for without end either."""
-    monkeypatch.setattr(gateway.requests.dispatch, "LAST_WORDS_S", 0.02)
+    monkeypatch.setattr(dispatch, "LAST_WORDS_S", 0.02)
     book = Book()
     bodies: list[bytes] = []
 
