@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.api.text.chat_answer import ChatAnswer
+from gateway.api.text.answer import TextAnswer
 from gateway.backends.base import State
 from gateway.requests import dispatch
 from tests.gateway.desk import CHAT, Counter, Desk, chat, counter
@@ -274,7 +274,7 @@ async def test_a_replica_that_went_away_gives_its_slot_back(one: Desk, monkeypat
 
 
 async def test_an_answer_that_can_t_be_written_is_a_500(one: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ChatAnswer, "render", lambda *_: 1 / 0)
+    monkeypatch.setattr(TextAnswer, "render", lambda *_: 1 / 0)
     one.backend.answer = lambda call: call.text("x")
     answer = await one.chat()
     assert answer.status_code == 500
