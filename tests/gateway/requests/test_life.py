@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from gateway.api.live.plain import SpeechSession
 from gateway.api.live.realtime import RealtimeSession
-from gateway.api.text.chat_answer import ChatAnswer, ChatStream
+from gateway.api.text.answer import TextAnswer, TextStream
 from gateway.backends.base import State
 from gateway.requests.admission import Admission
 from tests.gateway.callers import CALLERS, Body, Caller, Events, Plain, Realtime
@@ -21,8 +21,8 @@ from tests.live import until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 RENDERERS: dict[type[Caller], tuple[type[Any], str]] = {
-    Body: (ChatAnswer, "render"),
-    Events: (ChatStream, "render"),
+    Body: (TextAnswer, "render"),
+    Events: (TextStream, "render"),
     Plain: (SpeechSession, "_render"),
     Realtime: (RealtimeSession, "_render"),
 }
