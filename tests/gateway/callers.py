@@ -11,8 +11,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.requests.admission import Admission
 from pipelines.messages.audio import SpeechStarted
-from tests.gateway.desk import CHAT, Desk, chat
 from tests.gateway.scripted import ScriptedCall
+from tests.gateway.scripted_app import CHAT, ScriptedApp, chat
 
 
 class Caller:
@@ -21,22 +21,22 @@ class Caller:
     live: ClassVar[bool] = False
     kind: ClassVar[str] = "text"  # of the model
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, app: ScriptedApp) -> None:
         self.started = asyncio.Event()  # it has seen the answer's first event
-        self.asked = asyncio.create_task(self._ask(desk))
+        self.asked = asyncio.create_task(self._ask(app))
 
     async def leave(self) -> None:
         """Close the connection."""
         self.asked.cancel()
         await asyncio.gather(self.asked, return_exceptions=True)
 
-    async def _ask(self, desk: Desk) -> str:
+    async def _ask(self, app: ScriptedApp) -> str:
         raise NotImplementedError
 
     @staticmethod
-    def admission(desk: Desk) -> Admission:
+    def admission(app: ScriptedApp) -> Admission:
         """What grants its place."""
-        return desk.admission
+        return app.admission
 
     @staticmethod
     def say(call: ScriptedCall) -> None:
@@ -53,9 +53,9 @@ class Body(Caller):
 
     stream: ClassVar[bool] = False
 
-    async def _ask(self, desk: Desk) -> str:
+    async def _ask(self, app: ScriptedApp) -> str:
         async with (
-            httpx.AsyncClient(base_url=desk.gateway.url, timeout=20) as client,
+            httpx.AsyncClient(base_url=app.gateway.url, timeout=20) as client,
             client.stream("POST", CHAT, json=chat(stream=self.stream)) as answer,
         ):
             if answer.status_code != 200:
@@ -82,8 +82,8 @@ class Plain(Caller):
     path: ClassVar[str] = "/v1/audio/stream"
 
     @staticmethod
-    def admission(desk: Desk) -> Admission:
-        return desk.gateway.fleet.routes[0].streams
+    def admission(app: ScriptedApp) -> Admission:
+        return app.gateway.fleet.routes[0].streams
 
     @staticmethod
     def say(call: ScriptedCall) -> None:
@@ -93,9 +93,9 @@ class Plain(Caller):
     def end(call: ScriptedCall) -> None:
         call.say(call.done())
 
-    async def _ask(self, desk: Desk) -> str:
+    async def _ask(self, app: ScriptedApp) -> str:
         try:
-            async with connect(desk.gateway.url.replace("http", "ws", 1) + self.path) as connection:
+            async with connect(app.gateway.url.replace("http", "ws", 1) + self.path) as connection:
                 return await self._listen(connection)
         except InvalidStatus as refusal:
             return str(json.loads(refusal.response.body)["error"]["code"])

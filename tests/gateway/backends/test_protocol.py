@@ -14,12 +14,12 @@ from gateway.requests.exchange import Exchange, Job
 from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.timeline import Timeline
-from pipelines.messages.audio import Audio, End, Final, Heard, StreamItem, StreamRequest
+from pipelines.messages.audio import Acknowledged, Audio, End, Final, StreamItem, StreamRequest
 from pipelines.messages.frames import Done, Event, Failed, Ready, Said, Timing, Usage
 from pipelines.messages.text import Delta, StringPrompt, TextRequest
-from tests.gateway.desk import Book
 from tests.gateway.scripted import SETTINGS, ScriptedBackend
-from tests.live import until
+from tests.gateway.scripted_app import RecordingRegistry
+from tests.servers import until
 
 
 class EchoSession(EventSession):
@@ -61,7 +61,7 @@ class EchoSession(EventSession):
         while not isinstance(item := await self._items.get(), End):
             assert isinstance(item, Audio)
             heard += item.data
-            self._say(Heard(self.id, len(heard) / 48_000))
+            self._say(Acknowledged(self.id, len(heard) / 48_000))
         self._say(Final(self.id, 0, "", heard.decode(), 0.0, 1.0, 1.0))
 
 
@@ -78,43 +78,43 @@ class EchoBackend(ScriptedBackend):
 
 
 @pytest.fixture
-def book() -> Book:
-    return Book()
+def registry() -> RecordingRegistry:
+    return RecordingRegistry()
 
 
 @pytest.fixture
-def route(book: Book) -> Route:
+def route(registry: RecordingRegistry) -> Route:
     backend = EchoBackend()
     assert backend.state is State.READY
-    return Route("m", "text", (), msgspec.structs.replace(SETTINGS, max_queue=0), [backend], book)
+    return Route("m", "text", (), msgspec.structs.replace(SETTINGS, max_queue=0), [backend], registry)
 
 
-def exchange(route: Route, book: Book, text: str) -> Exchange:
+def exchange(route: Route, registry: RecordingRegistry, text: str) -> Exchange:
     request = TextRequest(prompts=[StringPrompt(text)])
-    return Exchange(Job("x", route, request, 1, 10.0), Timeline(), book)
+    return Exchange(Job("x", route, request, 1, 10.0), Timeline(), registry)
 
 
-def live(route: Route, book: Book) -> LiveCall:
+def live(route: Route, registry: RecordingRegistry) -> LiveCall:
     def begin(route: Route, request: StreamRequest, timeline: Timeline) -> Exchange:
-        return Exchange(Job("x", route, request, 1, 10.0, live=True), timeline, book)
+        return Exchange(Job("x", route, request, 1, 10.0, live=True), timeline, registry)
 
     return LiveCall(begin, route, StreamRequest(), Timeline())
 
 
-async def test_a_request(route: Route, book: Book) -> None:
-    with exchange(route, book, "one two three") as it:
+async def test_a_request(route: Route, registry: RecordingRegistry) -> None:
+    with exchange(route, registry, "one two three") as it:
         await it.open()
         said = [event async for event in it.events()]
     assert "".join(event.text for event in said if isinstance(event, Delta)) == "onetwothree"
     assert isinstance(said[-1], Done)
-    assert book.outcomes == ["stop"]
-    assert book.closed[0].generated == 3
+    assert registry.outcomes == ["stop"]
+    assert registry.closed[0].generated == 3
     await until(lambda: route.admission.used == 0)
 
 
-async def test_a_live_stream(route: Route, book: Book) -> None:
+async def test_a_live_stream(route: Route, registry: RecordingRegistry) -> None:
     said: list[Said] = []
-    call = live(route, book)
+    call = live(route, registry)
     await call.open()
     with call:
         for piece in (b"on", b"e tw", b"o "):
@@ -123,24 +123,24 @@ async def test_a_live_stream(route: Route, book: Book) -> None:
         said += [event async for event in call.events()]
     await until(lambda: route.streams.used == 0)
     assert [event.transcript for event in said if isinstance(event, Final)] == ["one two "]
-    assert book.outcomes == ["stop"]
+    assert registry.outcomes == ["stop"]
 
 
-async def test_either_is_aborted_once_and_holds_its_place_until_then(route: Route, book: Book) -> None:
-    call = live(route, book)
-    request = exchange(route, book, "one " * 10_000)
+async def test_either_is_aborted_once_and_holds_its_place_until_then(route: Route, registry: RecordingRegistry) -> None:
+    call = live(route, registry)
+    request = exchange(route, registry, "one " * 10_000)
     for it, admission in ((call, route.streams), (request, route.admission)):
         await it.open()
         with pytest.raises(ApiError, match="full"):
-            await exchange_like(it, route, book).open()
+            await exchange_like(it, route, registry).open()
         it.close()
         it.close()
         assert admission.used == 1
         for _ in range(5):
             await asyncio.sleep(0)
         assert admission.used == 0
-    assert book.outcomes == ["overloaded", "stop", "overloaded", "cancelled"]
+    assert registry.outcomes == ["overloaded", "stop", "overloaded", "cancelled"]
 
 
-def exchange_like(it: Exchange | LiveCall, route: Route, book: Book) -> Exchange | LiveCall:
-    return live(route, book) if isinstance(it, LiveCall) else exchange(route, book, "one")
+def exchange_like(it: Exchange | LiveCall, route: Route, registry: RecordingRegistry) -> Exchange | LiveCall:
+    return live(route, registry) if isinstance(it, LiveCall) else exchange(route, registry, "one")

@@ -14,9 +14,9 @@ from gateway.api.text.answer import TextAnswer, TextStream
 from gateway.backends.base import State
 from gateway.requests.admission import Admission
 from tests.gateway.callers import CALLERS, Body, Caller, Events, Plain, Realtime
-from tests.gateway.desk import Counter, Desk, counter
 from tests.gateway.scripted import ScriptedBackend, ScriptedCall
-from tests.live import until
+from tests.gateway.scripted_app import AppHost, ScriptedApp, app_host
+from tests.servers import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -31,19 +31,19 @@ RENDERERS: dict[type[Caller], tuple[type[Any], str]] = {
 class Place:
     """One model with one place, and clients of one sort that want it."""
 
-    def __init__(self, desk: Desk, sort: type[Caller]) -> None:
-        self.desk = desk
+    def __init__(self, app: ScriptedApp, sort: type[Caller]) -> None:
+        self.app = app
         self.sort = sort
-        self.backend = desk.backend
-        self.book = desk.book
+        self.backend = app.backend
+        self.registry = app.registry
         self.callers: list[Caller] = []
 
     @property
     def admission(self) -> Admission:
-        return self.sort.admission(self.desk)
+        return self.sort.admission(self.app)
 
     def ask(self) -> Caller:
-        self.callers.append(self.sort(self.desk))
+        self.callers.append(self.sort(self.app))
         return self.callers[-1]
 
     async def begun(self, *, output: bool = False) -> tuple[Caller, ScriptedCall]:
@@ -68,22 +68,22 @@ class Place:
         for call in self.backend.calls:
             if not call.session.ended.done():
                 call.fail("cancelled")
-        await until(lambda: len(self.book.closed) >= len(self.callers))
+        await until(lambda: len(self.registry.closed) >= len(self.callers))
         await until(lambda: self.admission.used == 0 and self.admission.waiting == 0)
-        assert len(self.book.closed) == len(self.callers)
-        assert all(timeline.closed is not None and timeline.outcome for timeline in self.book.closed)
+        assert len(self.registry.closed) == len(self.callers)
+        assert all(timeline.closed is not None and timeline.outcome for timeline in self.registry.closed)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Counter]:
-    async with counter(str(tmp_path_factory.mktemp("spool"))) as running:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AppHost]:
+    async with app_host(str(tmp_path_factory.mktemp("spool"))) as running:
         yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module", params=CALLERS, ids=lambda sort: sort.__name__.lower())
-async def place(server: Counter, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+async def place(server: AppHost, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
     sort: type[Caller] = request.param
-    it = Place(server.desk(ScriptedBackend(slots=1), kind=sort.kind, max_queue=0, timeout_s=20.0), sort)
+    it = Place(server.app(ScriptedBackend(slots=1), kind=sort.kind, max_queue=0, timeout_s=20.0), sort)
     yield it
     await it.check()
 
@@ -93,9 +93,9 @@ async def test_it_ends_well(place: Place) -> None:
     assert place.admission.used == 1
     place.sort.end(call)
     assert await place.told(caller) == "stop"
-    assert place.book.outcomes == ["stop"]
+    assert place.registry.outcomes == ["stop"]
     assert not call.aborted
-    timeline = place.book.closed[0]
+    timeline = place.registry.closed[0]
     assert timeline.queued is not None
     assert timeline.slot is not None
     assert timeline.opened is not None
@@ -107,15 +107,15 @@ async def test_it_ends_well(place: Place) -> None:
 async def test_it_is_refused_where_all_is_taken(place: Place) -> None:
     await place.begun()
     assert await place.told(place.ask()) == "overloaded"
-    assert place.book.outcomes == place.book.refused == ["overloaded"]
-    assert place.book.closed[0].slot is None
+    assert place.registry.outcomes == place.registry.refused == ["overloaded"]
+    assert place.registry.closed[0].slot is None
     assert len(place.backend.calls) == place.admission.used == 1
 
 
 async def test_it_is_refused_where_the_model_is_gone(place: Place) -> None:
     place.backend.become(State.RESTARTING, "the worker ended by SIGKILL")
     assert await place.told(place.ask()) == "model_unavailable"
-    assert place.book.outcomes == place.book.refused == ["model_unavailable"]
+    assert place.registry.outcomes == place.registry.refused == ["model_unavailable"]
 
 
 @pytest.mark.parametrize("output", [False, True])
@@ -123,7 +123,7 @@ async def test_a_worker_that_is_lost_ends_it(place: Place, output: bool) -> None
     caller, call = await place.begun(output=output)
     call.session.lose()
     assert await place.told(caller) == "worker_lost"
-    assert place.book.outcomes == ["worker_lost"]
+    assert place.registry.outcomes == ["worker_lost"]
     assert place.admission.used == 0
     assert not call.aborted  # there is nobody to tell
 
@@ -142,7 +142,7 @@ async def test_a_worker_that_goes_before_it_is_opened_gives_the_place_back(
 
     monkeypatch.setattr(ScriptedBackend, "open", gone)
     assert await place.told(place.ask()) == "worker_lost"
-    assert place.book.outcomes == ["worker_lost"]
+    assert place.registry.outcomes == ["worker_lost"]
     assert place.admission.used == 0
 
 
@@ -152,50 +152,50 @@ async def test_a_client_that_leaves_ends_it(place: Place, output: bool) -> None:
     await caller.leave()
     await until(lambda: call.aborted)
     # To leave is how a client ends a live stream.
-    assert place.book.outcomes == ["stop" if place.sort.live else "client_left"]
+    assert place.registry.outcomes == ["stop" if place.sort.live else "client_left"]
     assert place.admission.used == 1  # until the worker has let go
     call.fail("cancelled")
     await until(lambda: place.admission.used == 0)
 
 
-async def test_a_client_that_leaves_while_it_waits_is_forgotten(server: Counter, place: Place) -> None:
+async def test_a_client_that_leaves_while_it_waits_is_forgotten(server: AppHost, place: Place) -> None:
     loading = ScriptedBackend(slots=1)
     loading.state = State.LOADING
-    place.desk = server.desk(loading, kind=place.sort.kind)
+    place.app = server.app(loading, kind=place.sort.kind)
     caller = place.ask()
     await until(lambda: place.admission.waiting == 1)
     await caller.leave()
-    await until(lambda: place.book.outcomes == ["client_left"])
+    await until(lambda: place.registry.outcomes == ["client_left"])
     assert place.admission.waiting == 0
     assert not loading.calls
-    assert not place.book.refused
+    assert not place.registry.refused
 
 
-async def test_a_deadline_that_passes_while_it_waits_ends_it(server: Counter, place: Place) -> None:
+async def test_a_deadline_that_passes_while_it_waits_ends_it(server: AppHost, place: Place) -> None:
     loading = ScriptedBackend(slots=1)
     loading.state = State.LOADING
-    place.desk = server.desk(loading, kind=place.sort.kind, timeout_s=0.03)
+    place.app = server.app(loading, kind=place.sort.kind, timeout_s=0.03)
     assert await place.told(place.ask()) == "deadline_exceeded"
-    assert place.book.outcomes == place.book.refused == ["deadline_exceeded"]
+    assert place.registry.outcomes == place.registry.refused == ["deadline_exceeded"]
     assert not loading.calls
 
 
 @pytest.mark.parametrize("output", [False, True])
 async def test_a_deadline_that_passes_while_it_runs_ends_a_request_alone(
-    server: Counter, place: Place, output: bool
+    server: AppHost, place: Place, output: bool
 ) -> None:
     limits = {"timeout_s": 0.1, "first_event_timeout_s": 0.05, "gap_timeout_s": 0.05}
-    place.desk = server.desk(place.backend, kind=place.sort.kind, **limits)
+    place.app = server.app(place.backend, kind=place.sort.kind, **limits)
     caller, call = await place.begun(output=output)
     assert (call.call.deadline is None) == place.sort.live
     if place.sort.live:  # it may be quiet for as long as it likes
         await asyncio.sleep(0.15)
-        assert not place.book.closed
+        assert not place.registry.closed
         place.sort.end(call)
         assert await place.told(caller) == "stop"
     else:
         assert await place.told(caller) == "deadline_exceeded"
-        assert place.book.outcomes == ["deadline_exceeded"]
+        assert place.registry.outcomes == ["deadline_exceeded"]
         assert call.aborted
 
 
@@ -204,17 +204,17 @@ async def test_what_breaks_in_the_gateway_ends_it(place: Place, monkeypatch: pyt
     caller, call = await place.begun()
     place.sort.say(call)
     await until(lambda: call.aborted)
-    assert place.book.outcomes == ["internal_error"]
+    assert place.registry.outcomes == ["internal_error"]
     await asyncio.wait([caller.asked], timeout=5)
 
 
 @pytest.mark.parametrize("sort", CALLERS, ids=lambda sort: sort.__name__.lower())
 async def test_a_server_that_drains_ends_it(tmp_path_factory: pytest.TempPathFactory, sort: type[Caller]) -> None:
     """A request goes on to its end; a live stream is told to go elsewhere."""
-    async with counter(str(tmp_path_factory.mktemp("spool"))) as running:
-        it = Place(running.desk(ScriptedBackend(slots=1), kind=sort.kind), sort)
+    async with app_host(str(tmp_path_factory.mktemp("spool"))) as running:
+        it = Place(running.app(ScriptedBackend(slots=1), kind=sort.kind), sort)
         caller, call = await it.begun(output=True)
-        it.desk.gateway.server.should_exit = True
+        it.app.gateway.server.should_exit = True
         if sort.live:
             await until(lambda: call.aborted)
         else:
@@ -223,4 +223,4 @@ async def test_a_server_that_drains_ends_it(tmp_path_factory: pytest.TempPathFac
             sort.end(call)
         assert await it.told(caller) == "stop"
         await it.check()
-    assert it.book.outcomes == ["stop"]
+    assert it.registry.outcomes == ["stop"]
