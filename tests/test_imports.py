@@ -271,7 +271,7 @@ def test_no_folder_is_crowded() -> None:
 
 
 def test_a_crowded_folder_is_found() -> None:
-    modules = [Path(f"models/m{number}.py") for number in range(MAX_MODULES)]
-    others = [Path("models/__init__.py"), Path("models/native.c"), Path("models/files/x.py")]
+    modules = [Path(f"crowd/m{number}.py") for number in range(MAX_MODULES)]
+    others = [Path("crowd/__init__.py"), Path("crowd/c.c"), Path("crowd/more/x.py")]
     assert crowded([*modules, *others]) == {}
-    assert crowded([*modules, Path("models/one_more.py")]) == {"models": MAX_MODULES + 1}
+    assert crowded([*modules, Path("crowd/one_more.py")]) == {"crowd": MAX_MODULES + 1}
