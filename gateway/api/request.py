@@ -5,13 +5,13 @@ from typing import cast
 
 from litestar import Request
 from litestar.datastructures import State
-from msgspec import Struct
 
 from gateway.asgi import Receive, Scope, header
 from gateway.config.settings import ModelSettings
 from gateway.errors import ApiError, bad_request, client_closed, unsupported_media_type
 from gateway.http.auth import Principal
 from gateway.requests.dispatch import Dispatcher
+from gateway.requests.exchange import Terms
 from metrics.timeline import Timeline
 from pipelines.messages.frames import Priority
 
@@ -19,14 +19,6 @@ HttpRequest = Request[object, object, State]
 
 PRIORITY = "x-gateway-priority"
 TIMEOUT = "x-gateway-timeout-ms"
-
-
-class Terms(Struct, frozen=True):
-    """How a request wants to be run, as far as its key and the model allow."""
-
-    tenant: str
-    priority: Priority
-    timeout: float  # seconds from its arrival
 
 
 async def json_body(request: HttpRequest) -> bytes:
@@ -56,7 +48,7 @@ def dispatcher(request: HttpRequest) -> Dispatcher:
 def terms(request: HttpRequest, settings: ModelSettings) -> Terms:
     """From the key and the two headers. Raises ApiError (400)."""
     principal: Principal = request.scope["state"]["principal"]
-    return Terms(principal.tenant, _priority(request, principal), _timeout(request, settings))
+    return Terms(_timeout(request, settings), _priority(request, principal), principal.tenant)
 
 
 def timeline(request: HttpRequest) -> Timeline:

@@ -86,5 +86,5 @@ def _job(request: HttpRequest, dispatcher: Dispatcher, form: Form, task: Task) -
         answer = TranscriptionAnswer(wanted.response_format, task, wanted.timestamp_granularities)
     id = new_head("trans", route.name, route.fingerprint).id
     work = to_request(wanted, str(file.path.absolute()), task)
-    job = Job(id, route, work, 1, asked.timeout, priority=asked.priority, files=(file,), tenant=asked.tenant)
+    job = Job(id, route, work, 1, asked, files=(file,))
     return dispatcher.reply(job, answer, timeline(request), answer.content_type)

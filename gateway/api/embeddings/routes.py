@@ -43,9 +43,7 @@ class EmbeddingsController(Controller):
         work = to_embedding_request(body)
         answer = EmbeddingsAnswer(route.name, len(work.inputs), body.encoding_format or "float")
         id = new_head("embd", route.name, route.fingerprint).id
-        job = Job(
-            id, route, work, units(len(work.inputs)), wanted.timeout, len(raw), wanted.priority, tenant=wanted.tenant
-        )
+        job = Job(id, route, work, units(len(work.inputs)), wanted, len(raw))
         return dispatcher.reply(job, answer, timeline(request))
 
     @serves(
@@ -69,6 +67,5 @@ class EmbeddingsController(Controller):
         id = new_head("rank", route.name, route.fingerprint).id
         answer: Output
         answer = ScoredTexts(work, body) if isinstance(body, TextsBody) else RerankAnswer(id, route.name, work, body)
-        needs = units(len(work.documents))
-        job = Job(id, route, work, needs, wanted.timeout, len(raw), wanted.priority, tenant=wanted.tenant)
+        job = Job(id, route, work, units(len(work.documents)), wanted, len(raw))
         return dispatcher.reply(job, answer, timeline(request))

@@ -145,7 +145,7 @@ class _Responder:
         asked = terms(self._request, route.settings)
         id = new_head("img", route.name, route.fingerprint).id
         files = tuple(form.files.values()) if form else ()
-        job = Job(id, route, work, work.n, asked.timeout, body_bytes, asked.priority, files, asked.tenant)
+        job = Job(id, route, work, work.n, asked, body_bytes, files)
         line = timeline(self._request)
         line.images = work.n
         output: Output

@@ -24,7 +24,7 @@ from gateway.http.endpoints import serves
 from gateway.http.middleware import refuse
 from gateway.http.request_log import Work, refused, worked
 from gateway.requests.dispatch import Dispatcher
-from gateway.requests.exchange import Exchange, Job
+from gateway.requests.exchange import Exchange, Job, Terms
 from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.timeline import Timeline
@@ -85,16 +85,8 @@ def _call(socket: Socket, dispatcher: Dispatcher, route: Route, request: StreamR
     principal: Principal = state["principal"]
 
     def begin(route: Route, request: StreamRequest, timeline: Timeline) -> Exchange:
-        job = Job(
-            f"live-{secrets.token_hex(12)}",
-            route,
-            request,
-            1,
-            route.settings.timeout_s,
-            priority=principal.priority,
-            tenant=principal.tenant,
-            live=True,
-        )
+        terms = Terms(route.settings.timeout_s, principal.priority, principal.tenant)
+        job = Job(f"live-{secrets.token_hex(12)}", route, request, 1, terms, live=True)
         return dispatcher.exchange(job, timeline)
 
     return LiveCall(begin, route, request, Timeline(state["arrival"]))
