@@ -12,6 +12,7 @@ from litestar.datastructures import State
 from litestar.di import NamedDependency
 from msgspec import ValidationError
 
+from gateway.api.intake import kind
 from gateway.api.live.plain import SpeechSession
 from gateway.api.live.plain_query import StreamQuery
 from gateway.api.live.realtime import DEFAULT_RATE, RealtimeSession, Session
@@ -67,7 +68,7 @@ def _realtime(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, Talk]:
     model, intent = socket.query_params.get("model"), socket.query_params.get("intent", "transcription")
     if intent != "transcription":
         raise bad_request("intent", "'intent' is not valid; this endpoint transcribes: 'transcription'.")
-    route = dispatcher.route_or_first(model, "audio")
+    route = dispatcher.route_or_first(model, kind(socket))
     session = Session(route, model or route.name, StreamRequest(rate=DEFAULT_RATE))
     call = _call(socket, dispatcher, route, session.request)
     return call, RealtimeSession(session, call, dispatcher, _Sender(socket))
@@ -75,7 +76,7 @@ def _realtime(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, Talk]:
 
 def _plain(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, Talk]:
     query = _query(socket.query_params)
-    route = dispatcher.route_or_first(query.model, "audio")
+    route = dispatcher.route_or_first(query.model, kind(socket))
     call = _call(socket, dispatcher, route, _stream_request(query))
     return call, SpeechSession(call, _Sender(socket))
 
