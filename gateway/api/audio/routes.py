@@ -12,7 +12,7 @@ from gateway.api.audio.answer import (
     VerboseTranscription,
 )
 from gateway.api.audio.request import Task, TranscriptionForm, parse_form, to_request
-from gateway.api.intake import HttpRequest, kind, terms, timeline
+from gateway.api.request import HttpRequest, kind, terms, timeline
 from gateway.endpoint import EVENTS, JSON, TEXT, Bodies, Endpoint, FormBody
 from gateway.errors import bad_request
 from gateway.http.endpoints import serves

@@ -9,7 +9,7 @@ from gateway.api.embeddings.answer import EmbeddingList, EmbeddingsAnswer
 from gateway.api.embeddings.request import EmbeddingsRequest, to_embedding_request
 from gateway.api.embeddings.rerank import RerankBody, TextsBody, parse_rerank, to_rerank_request
 from gateway.api.embeddings.rerank_answer import Ranking, RerankAnswer, ScoredText, ScoredTexts
-from gateway.api.intake import HttpRequest, json_body, kind, terms, timeline
+from gateway.api.request import HttpRequest, json_body, kind, terms, timeline
 from gateway.api.texts import decode_texts, units
 from gateway.endpoint import JSON, Endpoint, JsonBody
 from gateway.http.endpoints import serves

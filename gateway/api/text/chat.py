@@ -2,7 +2,7 @@
 
 from litestar import Controller
 
-from gateway.api.intake import HttpRequest
+from gateway.api.request import HttpRequest
 from gateway.api.text.chat_answer import ChatCompletion, ChatView
 from gateway.api.text.chat_request import ChatRequest, to_text_request
 from gateway.api.text.endpoint import TextEndpoint

@@ -2,7 +2,7 @@
 
 from litestar import Controller
 
-from gateway.api.intake import HttpRequest
+from gateway.api.request import HttpRequest
 from gateway.api.text.completion_answer import Completion, CompletionView
 from gateway.api.text.completion_request import CompletionRequest, to_text_request
 from gateway.api.text.endpoint import TextEndpoint

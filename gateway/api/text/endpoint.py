@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from gateway.api.answer import Head, new_head
-from gateway.api.intake import HttpRequest, dispatcher, json_body, kind, terms, timeline
+from gateway.api.request import HttpRequest, dispatcher, json_body, kind, terms, timeline
 from gateway.api.text.answer import Form, TextAnswer, TextStream, View
 from gateway.api.texts import decode_texts
 from gateway.requests.dispatch import Reply
@@ -52,8 +52,8 @@ class TextEndpoint(Generic[B]):
         """Raises ApiError."""
         raw = await json_body(request)
         body = decode_texts(raw, self._decoder)
-        desk = dispatcher(request)
-        route = desk.route(body.model, kind(request))
+        sender = dispatcher(request)
+        route = sender.route(body.model, kind(request))
         wanted = terms(request, route.settings)
         work = self._to_text_request(body, wanted.tenant)
         choices = len(work.prompts) * work.n
@@ -61,4 +61,4 @@ class TextEndpoint(Generic[B]):
         view = self._view(head, Form(choices, work.sampling.logprobs is not None, body.include_usage))
         output = TextStream(view) if body.streamed else TextAnswer(view, choices)
         job = Job(head.id, route, work, choices, wanted.timeout, len(raw), wanted.priority, tenant=wanted.tenant)
-        return desk.reply(job, output, timeline(request))
+        return sender.reply(job, output, timeline(request))

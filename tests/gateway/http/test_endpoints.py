@@ -11,7 +11,7 @@ from litestar.datastructures import State
 from msgspec import Struct
 
 from gateway import app as application
-from gateway.api.intake import HttpRequest, json_body, kind
+from gateway.api.request import HttpRequest, json_body, kind
 from gateway.app import create_app
 from gateway.asgi import Receive, Scope, Send
 from gateway.cli.console import endpoint_rows
@@ -22,7 +22,7 @@ from gateway.http.endpoints import Endpoints, serves
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from tests.declared import schema_of_all
-from tests.gateway.standing import KEY, make_app, make_client, make_settings
+from tests.gateway.idle_fleet import KEY, make_app, make_client, make_settings
 
 KINDS = ("text", "embedding", "audio", "image")
 API = Path(__file__).parents[3] / "docs" / "api.md"
