@@ -8,7 +8,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from metrics.timeline import Timeline
-from pipelines.messages.frames import ErrorCode, Event, Priority, Ready, Request
+from pipelines.messages.base import Request
+from pipelines.messages.frames import ErrorCode, Event, Priority, Ready
 
 
 class State(StrEnum):

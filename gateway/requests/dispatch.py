@@ -17,7 +17,8 @@ from gateway.requests.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Phases, Timeline, phases
 from pipelines.messages.audio import StreamRequest
-from pipelines.messages.frames import Accepted, Done, Failed, Priority, Said
+from pipelines.messages.base import Said
+from pipelines.messages.frames import Accepted, Done, Failed, Priority
 
 logger = logging.getLogger("gateway")
 

@@ -16,7 +16,8 @@ from gateway.uploads.spool import SpoolFile
 from metrics.registry import Registry
 from metrics.timeline import Timeline
 from pipelines.messages.audio import Media
-from pipelines.messages.frames import Accepted, Done, Event, Failed, Priority, Request
+from pipelines.messages.base import Request
+from pipelines.messages.frames import Accepted, Done, Event, Failed, Priority
 from pipelines.messages.text import ChoiceDone
 
 # A request of more is large: it will be at work for long, and leaves a reserve of slots to others.

@@ -13,10 +13,12 @@ from gateway.errors import ApiError
 from gateway.requests import refusals
 from gateway.requests.admission import Lease
 from gateway.requests.routing import Route
+from metrics.definitions.audio import FINAL_LATENCY, FIRST_PARTIAL
 from metrics.registry import Registry
 from metrics.timeline import Timeline
 from pipelines.messages.audio import Audio, Final, Heard, Partial, StreamItem, StreamRequest, encode_item
-from pipelines.messages.frames import Accepted, Done, Failed, Priority, Said
+from pipelines.messages.base import Said
+from pipelines.messages.frames import Accepted, Done, Failed, Priority
 
 AHEAD_SECONDS = 10.0  # audio that may be under way to the worker: past it the client is not read
 CHUNK_SECONDS = 0.5  # audio in one frame
@@ -145,6 +147,6 @@ class LiveCall:
         route = self.route
         match event:
             case Partial(latency=float(seconds)):
-                self._registry.sample(route.name, route.kind, "first_partial", seconds)
+                self._registry.sample(route.name, route.kind, FIRST_PARTIAL, seconds)
             case Final(latency=float(seconds)):
-                self._registry.sample(route.name, route.kind, "final_latency", seconds)
+                self._registry.sample(route.name, route.kind, FINAL_LATENCY, seconds)

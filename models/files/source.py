@@ -9,7 +9,7 @@ from pathlib import Path
 
 from models.errors import ModelLoadError, SourceError
 from models.files.assembled import assemble
-from models.files.catalog import EMBEDDED, Kind
+from models.files.catalog import EMBEDDED
 from models.files.description import read_json
 from models.files.fields import Fields
 
@@ -99,7 +99,7 @@ def _hub(name: str) -> Path:
         raise SourceError(f"hf:{name} is not in the local cache and can't be fetched: {error}") from error
 
 
-def detect_kind(path: Path) -> Kind:
+def detect_kind(path: Path) -> str:
     """What the files at `path` are for, by their own descriptions. Raises SourceError where they don't say."""
     if path.is_file():
         return _file_kind(path)
@@ -129,7 +129,7 @@ def detect_kind(path: Path) -> Kind:
     )
 
 
-def _file_kind(path: Path) -> Kind:
+def _file_kind(path: Path) -> str:
     from models.files.gguf import MAGIC, read_architecture
 
     try:

@@ -1,17 +1,18 @@
 """What a text encoder or reranker is asked, and what it says."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from pipelines.messages.base import Count, Options, Request, Said
 from pipelines.messages.text import StringPrompt, TokenPrompt
 
 
-class EmbeddingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EmbeddingOptions(Options, frozen=True, kw_only=True):
     """The `[models.embedding]` table of an embedding model."""
 
-    max_batch_tokens: int | None = None  # in one step, padding included; None: 1024, on a GPU 16384
-    max_wait_ms: float = 0.0  # what a step that is not full may wait for more inputs
+    max_batch_tokens: Count | None = None  # in one step, padding included; None: 1024, on a GPU 16384
+    max_wait_ms: Annotated[float, Meta(ge=0, le=1000)] = 0.0  # what a step that is not full may wait for more inputs
     dynamic_int8: bool = False  # with quantization = "int8": activations too, by one scale for the whole batch
 
 
@@ -25,7 +26,7 @@ EmbeddingInput = StringPrompt | TokenPrompt | ImageBytes
 Truncate = Literal["none", "start", "end"]  # which side of an over-long text is cut off; none: it is refused
 
 
-class EmbeddingRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="embedding"):
+class EmbeddingRequest(Request, frozen=True, kw_only=True, omit_defaults=True, tag="embedding"):
     """A vector for each input. Answered by `Vectors`, in any order of the inputs."""
 
     inputs: list[EmbeddingInput]
@@ -36,7 +37,7 @@ class EmbeddingRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     max_tokens: int | None = None  # of an input, special ones included; None: what the model takes
 
 
-class RerankRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="rerank"):
+class RerankRequest(Request, frozen=True, kw_only=True, omit_defaults=True, tag="rerank"):
     """How well each document answers the query. Answered by one `Scores`."""
 
     query: str
@@ -46,17 +47,15 @@ class RerankRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     param: str = "documents"  # what the caller calls them
 
 
-class Vectors(Struct, frozen=True, tag="vectors"):
+class Vectors(Said, frozen=True, tag="vectors"):
     """The vectors of some inputs of a request, as one step made them: `len(indices)` rows of little-endian float32."""
 
-    id: str
     indices: list[int]
     data: bytes
 
 
-class Scores(Struct, frozen=True, tag="scores"):
+class Scores(Said, frozen=True, tag="scores"):
     """Of all documents, in their order. Cross-encoders score in 0…1, cosines are in -1…1."""
 
-    id: str
     method: Literal["cross_encoder", "cosine"]
     scores: list[float]

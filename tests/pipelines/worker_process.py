@@ -7,16 +7,18 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pipelines.messages.frames import Done, Event, Failed, FromWorker, Load, ModelSpec, Open, Ready, Step, ToWorker
+from pipelines.kinds import KINDS
+from pipelines.messages.base import Options
+from pipelines.messages.frames import Done, Event, Failed, FromWorker, ModelSpec, Open, Ready, Step, ToWorker
 from pipelines.messages.text import Delta, StringPrompt, TextRequest
-from pipelines.runtime.ipc import encode_frame, from_worker_reader
+from pipelines.runtime.ipc import encode_frame, from_worker_reader, load_frame
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 90.0  # seconds; a test that waits this long has failed
 
 
 class Worker:
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec[Options]) -> None:
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(PATIENCE)
         with theirs:
@@ -25,9 +27,9 @@ class Worker:
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
             )
-        self._reader = from_worker_reader()
+        self._reader = from_worker_reader(KINDS[spec.kind])
         self._unread: list[FromWorker] = []
-        self.send(Load(spec))
+        self.socket.sendall(load_frame(spec))
 
     def __enter__(self) -> "Worker":
         return self

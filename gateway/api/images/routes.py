@@ -22,7 +22,7 @@ from gateway.requests.routing import Route
 from gateway.uploads.gallery import Gallery
 from gateway.uploads.multipart import Form, Limits, read_form
 from gateway.uploads.spool import Spool
-from pipelines.messages.image import ImageRequest
+from pipelines.messages.image import ImageOptions, ImageRequest
 
 FILE_FIELDS = ("image", "mask")
 MAX_FIELD_BYTES = 2 * 4 * MAX_PROMPT + 64 * 1024  # two prompts in any script, and the rest
@@ -45,7 +45,7 @@ class ImagesController(Controller):
         raw = await json_body(request)
         body = decode_texts(raw, _decoder)
         route = dispatcher.route_or_first(body.model, "image")
-        work = to_image_request(body, route.settings.image)
+        work = to_image_request(body, route.settings.options_as(ImageOptions))
         desk = _Desk(request, dispatcher, gallery, settings)
         return desk.reply(body, route, work, "image_generation", raw=raw)
 
@@ -67,7 +67,7 @@ class ImagesController(Controller):
             if image is None:
                 raise bad_request("image", "'image' is required: the picture to start from, as a file of the form.")
             route = dispatcher.route_or_first(body.model, "image")
-            work = to_image_request(body, route.settings.image, image, mask)
+            work = to_image_request(body, route.settings.options_as(ImageOptions), image, mask)
             return _Desk(request, dispatcher, gallery, settings).reply(body, route, work, "image_edit", form=form)
         except BaseException:
             form.discard()

@@ -6,7 +6,8 @@ from msgspec import UNSET, Struct, UnsetType
 from gateway.api.answer import Head, Timing, Usage, finite, timing, usage
 from gateway.http.sse import DONE, frame
 from metrics.timeline import Phases
-from pipelines.messages.frames import Done, Said
+from pipelines.messages.base import Said
+from pipelines.messages.frames import Done
 from pipelines.messages.text import ChoiceDone, Delta, TokenLogprob
 
 
