@@ -19,7 +19,7 @@ from metrics.registry import Registry
 from metrics.timeline import Timeline, phases
 from pipelines.kinds import AUDIO, metrics_by_kind
 from pipelines.messages.audio import Media, Passage, Segment, TranscriptionRequest
-from pipelines.messages.frames import Accepted, Done, Failed
+from pipelines.messages.frames import Done
 
 AT_ONCE = 4  # files that are transcribed side by side: their windows share batches
 ONE_FILE_S = 24 * 3600.0
@@ -113,46 +113,31 @@ async def _one(fleet: Fleet, registry: Registry, wishes: Wishes, file: Progress,
         job = Job(str(file.path), route, request, 1, ONE_FILE_S)
         exchange = Exchange(job, Timeline(), registry)
         answer = TranscriptionAnswer(wishes.format, wishes.task, [])
-        error: ApiError | None = None
         try:
-            await _read(exchange, answer, file)
-        except ApiError as failure:
-            error = failure
-        except asyncio.CancelledError:
-            error = exchange.caught()
-            if error is None:
-                raise
-        finally:
-            exchange.close()
-        if error is not None:
+            with exchange:
+                await _read(exchange, answer, file)
+        except ApiError as error:
             file.error = error.message
             file.changed(file, "")
 
 
 async def _read(exchange: Exchange, answer: TranscriptionAnswer, file: Progress) -> None:
     await exchange.open()
-    while True:
-        for event in await exchange.next():
-            fresh = ""
-            match event:
-                case Accepted():
-                    continue
-                case Failed():
-                    raise exchange.failed(event)
-                case Done():
-                    file.until = file.seconds
-                    file.output = answer.finish(event, phases(exchange.timeline)).decode()
-                    file.changed(file, "")
-                    return
-                case Media(seconds=seconds):
-                    file.seconds = seconds
-                case Passage(until=until, segments=segments):
-                    file.until = until
-                    file.segments += segments
-                    fresh = "".join(segment.text for segment in segments)
-            if not isinstance(event, Done | Failed):
-                answer.render(event)
-            file.changed(file, fresh)
+    async for event in exchange.events():
+        fresh = ""
+        match event:
+            case Done():
+                file.until = file.seconds
+                file.output = answer.finish(event, phases(exchange.timeline)).decode()
+            case Media(seconds=seconds):
+                file.seconds = seconds
+            case Passage(until=until, segments=segments):
+                file.until = until
+                file.segments += segments
+                fresh = "".join(segment.text for segment in segments)
+        if not isinstance(event, Done):
+            answer.render(event)
+        file.changed(file, fresh)
 
 
 def quiet() -> None:

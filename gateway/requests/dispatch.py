@@ -6,23 +6,20 @@ from time import monotonic
 from typing import Protocol
 
 from gateway import errors
-from gateway.asgi import Headers, Message, Receive, Scope, Send
+from gateway.asgi import Headers, Message, Receive, Scope, Send, disconnected
 from gateway.errors import ApiError
 from gateway.http import sse
 from gateway.http.request_log import Work, worked
 from gateway.requests.exchange import Exchange, Job
 from gateway.requests.fleet import Fleet, UnknownModel
-from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Phases, Timeline, phases
-from pipelines.messages.audio import StreamRequest
 from pipelines.messages.base import Said
-from pipelines.messages.frames import Accepted, Done, Failed, Priority
+from pipelines.messages.frames import Accepted, Done, Failed
 
 logger = logging.getLogger("gateway")
 
-CLIENT_LEFT = "client_left"  # the outcome of a request whose client closed the connection
 HEARTBEAT_S = 15.0  # a started stream that is silent for so long gets a comment
 LAST_WORDS_S = 5.0  # what a client has to take the error frame that ends its stream
 
@@ -82,14 +79,10 @@ class Reply:
         failure: ApiError | None = None
         watcher = asyncio.create_task(self._watch(receive))
         try:
-            await self._answer(send)
+            with exchange:
+                await self._answer(send)
         except ApiError as error:
             failure = error
-        except asyncio.CancelledError:
-            failure = exchange.caught()
-            if failure is None:  # the server itself gives up
-                exchange.close("cancelled")
-                raise
         except Exception:
             logger.exception("a request broke")
             failure = errors.internal_error()
@@ -99,7 +92,6 @@ class Reply:
                 self._pulse.cancel()
             if self._beat is not None:
                 self._beat.cancel()
-            exchange.close(_outcome(failure))
         if failure is None:
             return
         if not self._started:
@@ -168,8 +160,7 @@ class Reply:
             pass  # it reads nothing: the server closes the connection
 
     async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await disconnected(receive)
         if not self._last:
             self._exchange.interrupt(errors.client_closed())
 
@@ -214,9 +205,9 @@ class Dispatcher:
                 return self._fleet.route(route.name)
         raise errors.no_model(kind)
 
-    def live(self, id: str, route: Route, request: StreamRequest, priority: Priority, timeline: Timeline) -> LiveCall:
-        """A live stream that is yet to be opened."""
-        return LiveCall(id, route, request, priority, timeline, self._registry)
+    def exchange(self, job: Job, timeline: Timeline) -> Exchange:
+        """A valid request that is yet to be opened."""
+        return Exchange(job, timeline, self._registry)
 
     def reply(
         self,
@@ -227,7 +218,7 @@ class Dispatcher:
         settling: Settling | None = None,
     ) -> Reply:
         """The response to a valid request; nothing happens before it is called."""
-        return Reply(Exchange(job, timeline, self._registry), output, content_type, settling)
+        return Reply(self.exchange(job, timeline), output, content_type, settling)
 
 
 def timing_header(spent: Phases) -> bytes:
@@ -238,12 +229,6 @@ def timing_header(spent: Phases) -> bytes:
         spent.compute * 1e3,
         spent.total * 1e3,
     )
-
-
-def _outcome(failure: ApiError | None) -> str | None:
-    if failure is None:
-        return None
-    return CLIENT_LEFT if failure.status == errors.CLIENT_CLOSED_REQUEST else failure.code
 
 
 async def _to_the_end(send: Send, message: Message) -> None:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from time import monotonic
 
 import ctranslate2
@@ -21,7 +22,7 @@ from pipelines.audio.live.hearing import Heard
 from pipelines.audio.live.streaming import LiveStream, StreamOptions
 from pipelines.audio.vad import Silero
 from pipelines.audio.windows import Lane, Owner, Stage, Window, WindowQueue
-from pipelines.base import ModelError, StepFailed, StepResult, Ticket
+from pipelines.base import ModelError, StepFailed, StepResult, Ticket, non_finite
 from pipelines.messages.audio import (
     AudioOptions,
     Clear,
@@ -173,7 +174,7 @@ class AudioPipeline:
             raise StepFailed(dict.fromkeys(window.ticket.id for window in group), error) from error
         seconds = monotonic() - began
         self._note_cost(group, seconds)
-        for owner in dict.fromkeys(window.owner for window in group):
+        for owner in dict.fromkeys(window.owner for window in group if self._open(window.ticket.id)):
             self._collect(owner)
         return StepResult(self._take_said(), StepReport(kind, len(group), tokens, seconds))
 
@@ -208,7 +209,12 @@ class AudioPipeline:
             temperature=group[0].temperature,
             best_of=BEST_OF,
         )
-        for window, hypothesis in zip(group, hypotheses, strict=True):
+        pairs = list(zip(group, hypotheses, strict=True))
+        broken = {window.ticket.id for window, hypothesis in pairs if not isfinite(hypothesis.avg_logprob)}
+        self._say(map(non_finite, broken))
+        for window, hypothesis in pairs:
+            if window.ticket.id in broken:
+                continue
             if window.lane is Lane.PARTIAL:
                 window.tried.append(hypothesis)
                 window.result = hypothesis
@@ -292,6 +298,9 @@ class AudioPipeline:
     def _take_said(self) -> list[Event]:
         said, self._said = self._said, []
         return said
+
+    def _open(self, request_id: str) -> bool:
+        return request_id in self._files or request_id in self._streams
 
     def _interval(self) -> float:
         """Seconds of speech between two partials of a stream: longer where all of them would take too much time."""

@@ -19,14 +19,14 @@ from models.diffusion.family import Family
 from models.diffusion.loading import load_family
 from models.errors import ModelLoadError
 from models.files.source import resolve
-from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
+from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket, non_finite
 from pipelines.image import denoise
 from pipelines.image.files import File, FileWriter, to_bytes
 from pipelines.image.job import ImageJob, Order
 from pipelines.image.prepare import Preparer, effort
 from pipelines.image.rows import RowCap, measure
 from pipelines.image.turns import Turns
-from pipelines.messages.frames import ErrorCode, Event, Failed, ModelSpec, Ready, Stats, StepReport
+from pipelines.messages.frames import Event, Failed, ModelSpec, Ready, Stats, StepReport
 from pipelines.messages.image import Denoised, ImageOptions, ImageRequest, Picture, Preview
 
 log = logging.getLogger(__name__)
@@ -176,12 +176,12 @@ class ImagePipeline:
                 denoise.advance(job, output)
             except Exception:
                 log.exception("the noise scheduler of request %s failed", job.order.id)
-                events += self._fail(job.order, "internal_error", "the noise scheduler could not do this step")
+                what = "the noise scheduler could not do this step"
+                events += self._end(job.order, Failed(job.order.id, "internal_error", what))
             else:
                 stepped.append(job)
         for job in denoise.broken(stepped) if stepped else ():
-            what = f"image {job.index} is not made of finite numbers after step {job.at}; nothing is returned"
-            events += self._fail(job.order, "invalid_output", what)
+            events += self._end(job.order, non_finite(job.order.id, f" for image {job.index} after step {job.at}"))
         seconds = monotonic() - began
         for job in stepped:
             if not job.order.gone:
@@ -220,8 +220,7 @@ class ImagePipeline:
         for job, picture, fine in zip(batch, pictures, sound, strict=True):
             self._latent.remove(job)
             if not fine:
-                what = f"image {job.index} is not made of finite numbers; nothing is returned"
-                events += self._fail(job.order, "invalid_output", what)
+                events += self._end(job.order, non_finite(job.order.id, f" for image {job.index}"))
             elif not job.order.gone:
                 self._files.put(job, picture)
         return StepResult(events, StepReport("decode", len(batch), 0, monotonic() - began))
@@ -251,7 +250,8 @@ class ImagePipeline:
                 continue
             if file.error is not None:
                 log.error("a picture of request %s could not be written", order.id, exc_info=file.error)
-                events += self._fail(order, "internal_error", f"the picture could not be written: {file.error}")
+                what = f"the picture could not be written: {file.error}"
+                events += self._end(order, Failed(order.id, "internal_error", what))
                 continue
             events.append(_told(file))
             if file.number is None:
@@ -261,9 +261,9 @@ class ImagePipeline:
                     self._forget(order.id)
         return events
 
-    def _fail(self, order: Order, code: ErrorCode, message: str) -> list[Event]:
+    def _end(self, order: Order, failure: Failed) -> list[Event]:
         """Once for a request, whatever becomes of its other images."""
-        return [] if self._forget(order.id) is None else [Failed(order.id, code, message)]
+        return [] if self._forget(order.id) is None else [failure]
 
     def _forget(self, request_id: str) -> Order | None:
         order = self._orders.pop(request_id, None)

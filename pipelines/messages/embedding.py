@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from pipelines.messages.base import Count, Options, Request, Said
+from pipelines.messages.base import Count, Options, Said
+from pipelines.messages.names import Named
 from pipelines.messages.text import StringPrompt, TokenPrompt
 
 
@@ -26,25 +27,23 @@ EmbeddingInput = StringPrompt | TokenPrompt | ImageBytes
 Truncate = Literal["none", "start", "end"]  # which side of an over-long text is cut off; none: it is refused
 
 
-class EmbeddingRequest(Request, frozen=True, kw_only=True, omit_defaults=True, tag="embedding"):
+class EmbeddingRequest(Named, frozen=True, kw_only=True, omit_defaults=True, tag="embedding"):
     """A vector for each input. Answered by `Vectors`, in any order of the inputs."""
 
     inputs: list[EmbeddingInput]
     truncate: Truncate = "none"
     dimensions: int | None = None  # the first so many components, brought to unit length again
     kind: str | None = None  # query, document, …: which of the model's prompts comes before each text
-    kind_param: str = "input_type"  # what the caller calls that
     max_tokens: int | None = None  # of an input, special ones included; None: what the model takes
 
 
-class RerankRequest(Request, frozen=True, kw_only=True, omit_defaults=True, tag="rerank"):
+class RerankRequest(Named, frozen=True, kw_only=True, omit_defaults=True, tag="rerank"):
     """How well each document answers the query. Answered by one `Scores`."""
 
     query: str
     documents: list[str]
     truncate: Truncate = "end"  # of documents; the query is never cut
     max_tokens_per_document: int | None = None
-    param: str = "documents"  # what the caller calls them
 
 
 class Vectors(Said, frozen=True, tag="vectors"):

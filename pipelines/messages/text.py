@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from pipelines.messages.base import Count, Options, Request, Said
+from pipelines.messages.base import Count, Options, Said
+from pipelines.messages.names import Named
 from pipelines.messages.sampling import SamplingOptions
 
 FinishReason = Literal["stop", "length"]
@@ -106,7 +107,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     logprobs: int | None = None  # None: off; k: the chosen token's and the k most likely ones'
 
 
-class TextRequest(Request, frozen=True, kw_only=True, omit_defaults=True, tag="text"):
+class TextRequest(Named, frozen=True, kw_only=True, omit_defaults=True, tag="text"):
     """`n` choices for each prompt; choice `i` belongs to prompt `i // n`."""
 
     prompts: list[Prompt]

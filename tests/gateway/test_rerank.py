@@ -69,7 +69,11 @@ async def test_what_a_ranking_asks_for(it: Desk) -> None:
         ("/v1/rerank", {"top_n": 2}, {}),
         # others by hand
         ("/rerank", {"top_k": 2, "truncate": "START"}, {"truncate": "start"}),
-        ("/rerank", {"top_k": 2, "top_n": 2, "truncation": False}, {"truncate": "none"}),
+        (
+            "/rerank",
+            {"top_k": 2, "top_n": 2, "truncation": False},
+            {"truncate": "none", "names": {"truncate": "truncation"}},
+        ),
     ],
 )
 async def test_what_clients_send_to_rank(it: Desk, path: str, body: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -116,7 +120,9 @@ async def test_texts_are_ranked_as_text_embeddings_inference_does(
     """The first model that embeds or ranks is the one: the body has no name for it."""
     answer = await it.client.post(path, json={"query": "pets", "texts": ["a bridge", "a cat"], **body})
     assert (answer.status_code, answer.json()) == (200, told)
-    assert opened(it) == RerankRequest(query="pets", documents=["a bridge", "a cat"], truncate=truncate, param="texts")
+    assert opened(it) == RerankRequest(
+        query="pets", documents=["a bridge", "a cat"], truncate=truncate, names={"documents": "texts"}
+    )
 
 
 @pytest.mark.parametrize(

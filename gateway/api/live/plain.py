@@ -1,6 +1,5 @@
 """The plain protocol of live transcription, for clients that want no more than text: audio in, JSON out."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
@@ -25,7 +24,6 @@ class SpeechSession:
     def __init__(self, call: LiveCall, send: Send) -> None:
         self._call = call
         self._send = send
-        self._sending = asyncio.Lock()
         self._committed: dict[int, str] = {}  # by item that is open
         self._ending = False
 
@@ -83,8 +81,7 @@ class SpeechSession:
         await self._say(wire.ErrorMessage(ErrorDetail(message, "invalid_request_error", None, "invalid_message")))
 
     async def _say(self, message: wire.SpeechEvent) -> None:
-        async with self._sending:
-            await self._send(wire.encode_message(message))
+        await self._send(wire.encode_message(message))
 
 
 def _is_control(data: bytes) -> bool:

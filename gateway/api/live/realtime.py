@@ -1,13 +1,12 @@
 """OpenAI's realtime transcription protocol over one live stream: their events in, ours to the worker, and back."""
 
-import asyncio
 import base64
 import binascii
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET
@@ -39,12 +38,6 @@ FIELDS = {  # of StreamRequest, as the wire has them
 Send = Callable[[bytes], Awaitable[None]]
 
 
-class Open(Protocol):
-    """Begins a stream on a route; raises ApiError."""
-
-    async def __call__(self, route: Route, request: StreamRequest) -> LiveCall: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Session:
     """What the client has set."""
@@ -66,16 +59,14 @@ class BadEvent(Exception):
 class RealtimeSession:
     """One socket's. `hear` and `run` are called by two tasks; `run` alone reads the stream's events."""
 
-    def __init__(self, session: Session, call: LiveCall, open: Open, dispatcher: Dispatcher, send: Send) -> None:
+    def __init__(self, session: Session, call: LiveCall, dispatcher: Dispatcher, send: Send) -> None:
         self._id = f"sess_{secrets.token_hex(12)}"
         self._items = secrets.token_hex(8)
         self._session = session
         self._pending: deque[Session] = deque()  # asked for, not confirmed by the worker
         self._call = call
-        self._open = open
         self._dispatcher = dispatcher
         self._send = send
-        self._sending = asyncio.Lock()
         self._spoken = False  # audio has come: the model can't change any more
         self._events = 0
         self._previous: str | None = None
@@ -123,11 +114,10 @@ class RealtimeSession:
         if self._spoken or self._pending:
             raise BadEvent("The model can't change once audio was sent; open another session.", param=MODEL_FIELD)
         try:
-            call = await self._open(wanted.route, wanted.request)
+            await self._call.move(wanted.route, wanted.request)
         except ApiError as error:
             raise BadEvent(error.message, error.code or "invalid_value", MODEL_FIELD) from None
-        before, self._call, self._session = self._call, call, wanted
-        before.close()
+        self._session = wanted
         await self._say(wire.SessionUpdated(event_id=self._next_id(), session=self._wire_session()))
 
     def _patched(self, session: Session, patch: wire.SessionPatch) -> Session:
@@ -172,25 +162,12 @@ class RealtimeSession:
 
     # --- the stream's side --------------------------------------------------------------------------------------------
 
-    @property
-    def call(self) -> LiveCall:
-        """The one that is open now."""
-        return self._call
-
     async def run(self) -> None:
         """Say what the stream says, until it ends. Raises ApiError where it breaks."""
         await self._say(wire.SessionCreated(event_id=self._next_id(), session=self._wire_session()))
-        while True:
-            call = self._call
-            try:
-                async for event in call.events():
-                    for said in self._render(event):
-                        await self._say(said)
-            except ApiError:
-                if call is self._call:
-                    raise
-            if call is self._call:
-                return
+        async for event in self._call.events():
+            for said in self._render(event):
+                await self._say(said)
 
     def _render(self, event: Said) -> Iterator[wire.ServerEvent]:
         match event:
@@ -247,8 +224,7 @@ class RealtimeSession:
         await self._say(wire.ErrorEvent(event_id=self._next_id(), error=told))
 
     async def _say(self, event: wire.ServerEvent) -> None:
-        async with self._sending:
-            await self._send(wire.encode_event(event))
+        await self._send(wire.encode_event(event))
 
     def _next_id(self) -> str:
         self._events += 1

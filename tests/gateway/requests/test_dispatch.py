@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import gateway.requests.dispatch
-from gateway.api.text.chat_answer import ChatAnswer
+from gateway.api.text.answer import TextAnswer
 from gateway.backends.base import State
+from gateway.requests import dispatch
 from tests.gateway.desk import CHAT, Counter, Desk, chat, counter
 from tests.gateway.scripted import ScriptedBackend
 from tests.live import until
@@ -274,7 +274,7 @@ async def test_a_replica_that_went_away_gives_its_slot_back(one: Desk, monkeypat
 
 
 async def test_an_answer_that_can_t_be_written_is_a_500(one: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ChatAnswer, "render", lambda *_: 1 / 0)
+    monkeypatch.setattr(TextAnswer, "render", lambda *_: 1 / 0)
     one.backend.answer = lambda call: call.text("x")
     answer = await one.chat()
     assert answer.status_code == 500
@@ -284,7 +284,7 @@ async def test_an_answer_that_can_t_be_written_is_a_500(one: Desk, monkeypatch: 
 
 
 async def test_a_silent_stream_gets_comments(one: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway.dispatch, "HEARTBEAT_S", 0.03)
+    monkeypatch.setattr(dispatch, "HEARTBEAT_S", 0.03)
     async with raw_request(one, chat(stream=True)) as (reader, _):
         call = await one.backend.opened()
         call.text("Hel")
@@ -299,7 +299,7 @@ async def test_a_silent_stream_gets_comments(one: Desk, monkeypatch: pytest.Monk
 
 
 async def test_no_comment_before_the_status(one: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway.dispatch, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(dispatch, "HEARTBEAT_S", 0.01)
     asked = asyncio.create_task(one.chat(stream=True))
     call = await one.backend.opened()
     await asyncio.sleep(0.05)

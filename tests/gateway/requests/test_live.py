@@ -14,6 +14,7 @@ from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Timeline
+from pipelines.kinds import metrics_by_kind
 from pipelines.logs import fields
 from pipelines.messages.audio import Audio, StreamRequest, TranscriptionRequest, decode_item
 from tests.gateway.desk import counter
@@ -26,6 +27,12 @@ HANDSHAKE = (
 )
 
 
+def begin(route: Route, request: StreamRequest, timeline: Timeline) -> Exchange:
+    return Exchange(
+        Job("x", route, request, 1, route.settings.timeout_s, live=True), timeline, Registry(metrics_by_kind())
+    )
+
+
 def loading() -> ScriptedBackend:
     backend = ScriptedBackend(slots=1)
     backend.state = State.LOADING
@@ -36,8 +43,8 @@ async def test_live_streams_wait_for_the_load_too() -> None:
     backend = loading()
     woken: list[bool] = []
     settings = msgspec.structs.replace(SETTINGS, kind="audio")
-    route = Route("m", "audio", (), settings, [backend], Registry(), lambda: woken.append(True))
-    calls = [LiveCall(str(n), route, StreamRequest(), "interactive", Timeline(), Registry()) for n in range(2)]
+    route = Route("m", "audio", (), settings, [backend], Registry(metrics_by_kind()), lambda: woken.append(True))
+    calls = [LiveCall(begin, route, StreamRequest(), Timeline()) for _ in range(2)]
     opening = [asyncio.create_task(call.open()) for call in calls]
     await asyncio.sleep(0)
     assert woken == [True, True]
@@ -52,8 +59,10 @@ async def test_live_streams_wait_for_the_load_too() -> None:
 
 async def live(request: StreamRequest) -> tuple[LiveCall, ScriptedBackend]:
     backend = ScriptedBackend(slots=1)
-    route = Route("m", "audio", (), msgspec.structs.replace(SETTINGS, kind="audio"), [backend], Registry())
-    call = LiveCall("x", route, request, "interactive", Timeline(), Registry())
+    route = Route(
+        "m", "audio", (), msgspec.structs.replace(SETTINGS, kind="audio"), [backend], Registry(metrics_by_kind())
+    )
+    call = LiveCall(begin, route, request, Timeline())
     await call.open()
     return call, backend
 
@@ -90,17 +99,16 @@ async def test_a_stream_and_a_request_that_find_no_slot_are_told_the_same() -> N
     for state, reason in ((State.LOADING, None), (State.FAILED, "no such file")):
         backend = ScriptedBackend(slots=1)
         backend.state, backend.reason = state, reason
-        route = Route("m", "audio", (), settings, [backend], Registry())
-        stream = LiveCall("x", route, StreamRequest(), "interactive", Timeline(), Registry())
+        route = Route("m", "audio", (), settings, [backend], Registry(metrics_by_kind()))
+        stream = LiveCall(begin, route, StreamRequest(), Timeline())
         asked = TranscriptionRequest(path="a.wav", task="transcribe", language=None, prompt="", timestamps=False)
-        request = Exchange(Job("y", route, asked, 1, 0.01), Timeline(), Registry())
+        request = Exchange(Job("y", route, asked, 1, 0.01), Timeline(), Registry(metrics_by_kind()))
         told = []
         for opened in (stream, request):
             with pytest.raises(ApiError) as refused:
                 await opened.open()
             told.append((refused.value.status, refused.value.message, refused.value.headers))
         assert told[0] == told[1]
-        request.close()
 
 
 async def test_a_client_that_leaves_while_the_model_is_loaded_leaves_the_queue(

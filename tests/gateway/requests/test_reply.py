@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-import gateway.requests.dispatch
 from gateway.api.answer import Head
-from gateway.api.text.chat_answer import ChatStream
+from gateway.api.text.answer import Form, TextStream
+from gateway.api.text.chat_answer import ChatView
+from gateway.requests import dispatch
 from gateway.requests.dispatch import Reply
 from gateway.requests.exchange import Exchange, Job
 from gateway.uploads.spool import Spool
@@ -41,7 +42,7 @@ def reply(backend: ScriptedBackend, book: Book, timeout: float = 10.0, **job: An
     route = ScriptedFleet(book).serve(SETTINGS, [backend])
     request = TextRequest(prompts=[ChatPrompt([])])
     exchange = Exchange(Job("id", route, request, 1, timeout, **job), Timeline(), book)
-    return Reply(exchange, ChatStream(Head("id", 0, "m", "fp"), 1, include_usage=False))
+    return Reply(exchange, TextStream(ChatView(Head("id", 0, "m", "fp"), Form(1))))
 
 
 async def test_events_that_are_here_leave_in_one_write() -> None:
@@ -97,7 +98,7 @@ async def test_a_server_that_gives_up_closes_its_requests() -> None:
 
 async def test_a_client_that_takes_nothing_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its deadline passes in a write; the error frame is not waited for without end either."""
-    monkeypatch.setattr(gateway.dispatch, "LAST_WORDS_S", 0.02)
+    monkeypatch.setattr(dispatch, "LAST_WORDS_S", 0.02)
     book = Book()
     bodies: list[bytes] = []
 

@@ -150,6 +150,26 @@ def test_a_window_that_breaks_its_step_fails_alone() -> None:
     assert text(run.events[ids[1]]) == "fine"
 
 
+def test_a_transcript_whose_probability_is_no_number_fails_its_request_alone(long: str) -> None:
+    model = FakeWhisper([])
+    model.script = [model.hypothesis("one", 0.0, np.nan), model.hypothesis("two", 0.0, np.nan), "fine"]
+    run = driver(model)
+    broken, other = run.open(english(long)), run.open(english(CLIP))
+    run.run()
+    failed = [event for event in run.events[broken] if isinstance(event, Failed)]
+    assert ([each.code for each in failed], run.events[broken][-1]) == (["invalid_output"], failed[0])
+    assert text(run.events[other]) == "fine"
+    assert not run.pipeline.busy
+
+    model.script = [model.hypothesis("one", 0.0, np.nan)]
+    stream = run.open(LIVE)
+    run.feed(stream, Audio(clip_and_silence()))
+    run.run()
+    end = run.events[stream][-1]
+    assert isinstance(end, Failed)
+    assert end.code == "invalid_output"
+
+
 def test_a_flaky_step_costs_nothing() -> None:
     run = driver(FakeWhisper([RuntimeError("once"), "one", "two"]))
     assert [text(events) for events in run.transcribe(*(english(clip) for clip in speech.CLIPS[1:3]))] == ["one", "two"]

@@ -34,7 +34,7 @@ def test_a_kind_that_the_model_does_not_know_is_refused_in_the_callers_words(
 ) -> None:
     bench = Bench(tmp_path, replace(CONFIG, prompts=prompts))
     with pytest.raises(InvalidRequest, match=says) as refused:
-        bench.open("a", embedding("w9", kind=kind, kind_param="task"))
+        bench.open("a", embedding("w9", kind=kind, names={"input_type": "task"}))
     assert refused.value.param == "task"
 
 

@@ -77,18 +77,24 @@ async def test_numbers_in_json_are_those_of_base64() -> None:
     ("fields", "wanted"),
     [
         ({"input_type": "query"}, {"kind": "query"}),
-        ({"task": "retrieval.passage"}, {"kind": "retrieval.passage", "kind_param": "task"}),
+        ({"task": "retrieval.passage"}, {"kind": "retrieval.passage", "names": {"input_type": "task"}}),
         ({"input_type": "query", "task": "query"}, {"kind": "query"}),
         ({"truncate": "END"}, {"truncate": "end"}),
-        ({"truncation": True}, {"truncate": "end"}),
+        ({"truncation": True}, {"truncate": "end", "names": {"truncate": "truncation"}}),
         ({"truncation": True, "truncate": "start"}, {"truncate": "start"}),
-        ({"truncation": False}, {}),
+        ({"truncation": False}, {"names": {"truncate": "truncation"}}),
         ({"truncate_prompt_tokens": 7}, {"truncate": "end", "max_tokens": 7}),
         ({"truncate_prompt_tokens": 7, "truncate": "start"}, {"truncate": "start", "max_tokens": 7}),
         ({"truncate_prompt_tokens": -1}, {"truncate": "end"}),
-        ({"output_dimension": 2, "output_dtype": "float"}, {"dimensions": 2}),
+        (
+            {"output_dimension": 2, "output_dtype": "float"},
+            {"dimensions": 2, "names": {"dimensions": "output_dimension"}},
+        ),
         # voyageai 0.3.7 by itself
-        ({"input_type": None, "truncation": True, "output_dtype": None, "output_dimension": None}, {"truncate": "end"}),
+        (
+            {"input_type": None, "truncation": True, "output_dtype": None, "output_dimension": None},
+            {"truncate": "end", "names": {"truncate": "truncation"}},
+        ),
     ],
 )
 async def test_what_other_apis_call_it(it: Desk, fields: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -128,6 +128,13 @@ async def test_a_finish_is_not_held_back_by_other_choices(it: Desk) -> None:
     assert shown[-1] == (1, "length")
 
 
+async def test_numbers_that_are_none_are_told_as_such(it: Desk) -> None:
+    it.backend.answer = lambda call: call.fail("invalid_output", "the result is no number")
+    answer = await it.chat()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "invalid_output")
+    assert answer.headers["x-should-retry"] == "false"
+
+
 @pytest.mark.parametrize("options", [{}, None, {"include_usage": False}, {"include_usage": None}])
 async def test_no_usage_unless_asked_for(it: Desk, options: Any) -> None:
     chunks = events((await it.chat(stream=True, stream_options=options)).text)

@@ -21,6 +21,7 @@ from pipelines.messages.text import (
 )
 from pipelines.text.prompt.validation import MAX_STOP_CHARACTERS, MAX_STOPS
 from pipelines.text.sample.defaults import sampling_defaults
+from pipelines.text.sample.sampler import is_plain
 from tests.pipelines.text.fakes import BOS, CONTEXT, EOS, USER, VOCAB, ByteTokenizer, create_pipeline, request
 
 TICKET = Ticket("r", "interactive", 0.0)
@@ -177,7 +178,7 @@ def test_what_is_not_asked_is_the_models_default():
     assert params.max_tokens == CONTEXT - 1
     asked = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
     (sequence,) = pipeline.prepare(TICKET, request("x", **asked))
-    assert sequence.params.plain
+    assert is_plain(sequence)
     assert sequence.params.top_k == 0
 
 
@@ -191,7 +192,7 @@ def test_the_configuration_goes_before_the_models_own_and_that_before_the_catalo
     assert (params.temperature, params.presence_penalty, params.top_k) == (0.5, 1.5, 0)
     assert (params.repetition_penalty, params.top_p, params.frequency_penalty) == (1.1, 1.0, 0.0)
     (sequence,) = pipeline.prepare(TICKET, request("x", **asked, presence_penalty=0.0, repetition_penalty=1.0))
-    assert not sequence.params.penalised
+    assert not sequence.rules
     assert pipeline.ready().sampling.temperature == 0.5
 
     catalogued = sampling_defaults(SamplingOptions(top_p=0.8), {"min_p": 0.1}, "embedded:smollm2-135m-instruct")

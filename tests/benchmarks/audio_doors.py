@@ -1,0 +1,150 @@
+"""What is left out of what was said, against faster-whisper, through REST, both WebSockets and the command."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import numpy as np
+
+from models.files.source import resolve
+from tests import recordings, speech
+from tests.benchmarks.figures import Figure, at_most
+from tests.benchmarks.harness import Bench
+from tests.benchmarks.processes import Server, free_port
+from tests.integration.listening import COMPLETED, server_vad, session, stream, streaming, talking
+from tests.recordings import Recording, Score
+
+MODELS = ("whisper-tiny.en", "whisper-base")
+UTTERANCES, PAIRS = 210, 30
+SLACK = 0.002  # of the words, by which there may be more left out than faster-whisper does
+SILENCE_MS = 500  # that ends a turn
+AT_ONCE = 4  # requests or streams
+TAIL_SECONDS = 1.5
+LONGEST_S = 1_800.0
+
+Door = Callable[[Server, str, Recording], Awaitable[str]]
+
+
+def compare(bench: Bench) -> Iterator[Figure]:
+    server = _gateway(bench)
+    said = {
+        "pairs": recordings.pairs(bench.scaled(PAIRS, 6)),
+        "long file": [recordings.recording(bench.scaled(UTTERANCES, 30))],
+    }
+    for model in MODELS:
+        for name, recorded in said.items():
+            yield from _case(bench, server, model, name, recorded)
+
+
+def _case(bench: Bench, server: Server, model: str, name: str, said: Sequence[Recording]) -> Iterator[Figure]:
+    words = sum(len(utterance.starts) for each in said for _, utterance in each.said)
+    definition = f"{name}, {model}, int8: of {words} words, those left out, less those that WhisperModel leaves out"
+    reference = _score(said, _reference(bench, model, said)).deletions
+    found = {door: asyncio.run(_through(way, server, model, said)) for door, way in DOORS.items()}
+    found["command"] = _command(bench, server, model, said)
+    for door, texts in found.items():
+        score = _score(said, texts)
+        yield Figure(f"{name}, {model}, {door}", definition, "", [score.deletions - reference], at_most(SLACK))
+        lost = f"utterances of which four words in five are left out, {name}"
+        yield Figure(f"{name}, {model}, {door}: lost", lost, "", [len(score.lost)], at_most(0))
+    yield Figure(f"{name}, {model}, WhisperModel", "of the words, those left out", "", [reference])
+
+
+async def _through(way: Door, server: Server, model: str, said: Sequence[Recording]) -> list[str]:
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(each: Recording) -> str:
+        async with places, asyncio.timeout(LONGEST_S):
+            return await way(server, model, each)
+
+    return list(await asyncio.gather(*map(one, said)))
+
+
+async def _rest(server: Server, model: str, said: Recording) -> str:
+    async with httpx.AsyncClient(base_url=_url(server), timeout=LONGEST_S) as http:
+        form = {"model": model, "language": "en", "response_format": "text"}
+        with TemporaryDirectory() as folder:
+            wav = speech.wav(said.audio, Path(folder) / "a.wav").read_bytes()
+        answer = await http.post("/v1/audio/transcriptions", data=form, files={"file": ("a.wav", wav)})
+    return answer.raise_for_status().text
+
+
+async def _realtime(server: Server, model: str, said: Recording) -> str:
+    wishes = session(transcription={"model": model, "language": "en"}, turn_detection=server_vad(SILENCE_MS))
+    async with talking(_url(server), wishes) as talk:
+        await talk.say(_with_tail(said))
+        while True:
+            await talk.rest(0.2)
+            ends = [event.audio_end_ms for event in talk.of("input_audio_buffer.speech_stopped")]
+            if (
+                ends
+                and ends[-1] > 1000 * (said.seconds - recordings.PAUSES[1])
+                and len(talk.of(COMPLETED)) == len(ends)
+            ):
+                return talk.transcript
+
+
+async def _stream(server: Server, model: str, said: Recording) -> str:
+    wishes = {"model": model, "language": "en", "rate": str(speech.RATE), "silence_duration_ms": str(SILENCE_MS)}
+    async with streaming(_url(server), **wishes) as connection:
+        messages = await stream(connection, _with_tail(said))
+    return " ".join(message["text"] for message in messages if message["type"] == "final")
+
+
+DOORS: dict[str, Door] = {"REST": _rest, "realtime": _realtime, "stream": _stream}
+
+
+def _command(bench: Bench, server: Server, model: str, said: Sequence[Recording]) -> list[str]:
+    """`gateway transcribe FILE …`, a transcript beside each."""
+    folder = bench.logs / f"{model}-{len(said)}"
+    folder.mkdir(exist_ok=True)
+    files = [speech.wav(each.audio, folder / f"{number}.wav") for number, each in enumerate(said)]
+    start = "from gateway.cli.main import main; main()"
+    command = [sys.executable, "-c", start, "transcribe", "--config", str(_config(bench)), "--model", model]
+    subprocess.run([*command, "-o", str(folder), *map(str, files)], check=True, capture_output=True)
+    return [file.with_suffix(".txt").read_text() for file in files]
+
+
+def _reference(bench: Bench, model: str, said: Sequence[Recording]) -> list[str]:
+    files = [str(speech.wav(each.audio, bench.logs / f"reference-{number}.wav")) for number, each in enumerate(said)]
+    folder = str(resolve(f"embedded:{model}"))
+    service = bench.spawn(model, folder, str(bench.threads), "sequential", module="whisper_reference")
+    try:
+        return [text for text, _ in service.ask(files=files, language="en")]
+    finally:
+        service.stop()
+
+
+def _gateway(bench: Bench) -> Server:
+    found = bench.started("gateway-doors")
+    if found is None:
+        port = free_port()
+        start = "from gateway.cli.main import main; main()"
+        command = [sys.executable, "-c", start, "serve", "--config", str(_config(bench)), "--port", str(port)]
+        found = bench.server("gateway-doors", command, port)
+    return found
+
+
+def _config(bench: Bench) -> Path:
+    file = bench.logs / "doors.toml"
+    models = (f'[[models]]\nname = "{name}"\nkind = "audio"\nsource = "embedded:{name}"\n' for name in MODELS)
+    spool = f'[server]\nspool_dir = "{bench.logs / "spool"}"\n'
+    file.write_text(spool + "\n".join(models))
+    return file
+
+
+def _url(server: Server) -> str:
+    return f"http://127.0.0.1:{server.port}"
+
+
+def _with_tail(said: Recording) -> speech.Samples:
+    return np.concatenate([said.audio, speech.silence(TAIL_SECONDS)])
+
+
+def _score(said: Sequence[Recording], texts: Sequence[str]) -> Score:
+    pairs = zip(said, texts, strict=True)
+    return recordings.total([(each, recordings.score(each, [(text, None)])) for each, text in pairs])
