@@ -7,9 +7,8 @@ from time import monotonic
 from gateway.backends.mailbox import Mailbox
 from metrics.timeline import Timeline
 from pipelines.messages.audio import StreamItem, encode_item
+from pipelines.messages.base import Said
 from pipelines.messages.frames import Abort, Accepted, Done, Event, Failed, Feed, ToWorker
-from pipelines.messages.image import Denoised, Picture, Preview
-from pipelines.messages.text import Delta
 
 Send = Callable[[ToWorker], None]
 
@@ -45,15 +44,10 @@ class WorkerSession:
     def receive(self, event: Event, received: float) -> None:
         """For the backend: an event came in at `received`. Stamps the timeline before anything is merged."""
         timeline = self._timeline
-        if isinstance(event, Delta):
-            if event.tokens:
-                timeline.tokens.append((received, event.index, event.tokens))
+        if isinstance(event, Said):
+            event.stamp(timeline, received)
             if self._closed:
                 return  # nobody reads it any more
-        elif isinstance(event, Picture | Preview | Denoised):
-            _stamp_image(timeline, event, received)
-            if self._closed:
-                return
         elif isinstance(event, Done):
             usage, timing = event.usage, event.timing
             timeline.prompt_tokens = usage.prompt_tokens
@@ -81,13 +75,3 @@ class WorkerSession:
         self._timeline.ended = received
         if not self.ended.done():
             self.ended.set_result(None)
-
-
-def _stamp_image(timeline: Timeline, event: Picture | Preview | Denoised, received: float) -> None:
-    match event:
-        case Denoised():
-            timeline.image_steps += 1
-        case Preview():
-            timeline.first_preview = timeline.first_preview or received
-        case Picture():
-            timeline.pictures += 1

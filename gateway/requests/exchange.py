@@ -20,10 +20,9 @@ from gateway.uploads.spool import SpoolFile
 from metrics.metric import Histogram
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.messages.audio import Media, StreamItem
+from pipelines.messages.audio import StreamItem
 from pipelines.messages.base import Request, Said
 from pipelines.messages.frames import Accepted, Done, Event, Failed, Priority
-from pipelines.messages.text import ChoiceDone
 
 CANCELLED = "cancelled"  # the outcome of a request that the server itself gave up
 CLIENT_LEFT = "client_left"  # of one whose client closed the connection
@@ -118,12 +117,8 @@ class Exchange:
             match event:
                 case Accepted() | Failed():
                     continue
-                case ChoiceDone(reason=reason):
-                    self.timeline.outcome = reason
                 case Done():
-                    self.timeline.outcome = self.timeline.outcome or "stop"  # of what has no choices
-                case Media(seconds=seconds):
-                    self.timeline.media_seconds = seconds
+                    self.timeline.outcome = self.timeline.outcome or "stop"  # of what does not say how it ended
             self._output = True
         if self._output:
             self._waiting_since = None

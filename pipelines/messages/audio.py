@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, field
 
+from metrics.timeline import Timeline
 from pipelines.messages.base import Count, Options, Request, Said
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -122,6 +123,9 @@ class Media(Said, frozen=True, tag="media"):
     """A file was decoded; the first event of its transcription."""
 
     seconds: float
+
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        timeline.media_seconds = self.seconds
 
 
 class Passage(Said, frozen=True, tag="passage"):

@@ -4,6 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from metrics.timeline import Timeline
+
 Count = Annotated[int, Meta(ge=1)]
 
 
@@ -30,3 +32,6 @@ class Said(Struct, frozen=True):
     """What a model says to a request between `Accepted` and the end."""
 
     id: str  # the request's
+
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        """Write down what it tells about its request, which the gateway has `received` now."""

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from metrics.timeline import Timeline
 from pipelines.messages.base import Count, Options, Request, Said
 
 MAX_GUIDANCE = 100
@@ -64,6 +65,9 @@ class Picture(Said, frozen=True, tag="picture"):
     height: int
     data: bytes
 
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        timeline.pictures += 1
+
 
 class Preview(Said, frozen=True, tag="preview"):
     """What an image looks like so far, at its full size, in the format that was asked for."""
@@ -74,6 +78,9 @@ class Preview(Said, frozen=True, tag="preview"):
     height: int
     data: bytes
 
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        timeline.first_preview = timeline.first_preview or received
+
 
 class Denoised(Said, frozen=True, tag="denoised"):
     """Step `step` of `steps` of an image is done. Told where the request asked for it."""
@@ -81,6 +88,9 @@ class Denoised(Said, frozen=True, tag="denoised"):
     index: int
     step: int  # 1 … steps
     steps: int
+
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        timeline.image_steps += 1
 
 
 ImageEvent = Picture | Preview | Denoised

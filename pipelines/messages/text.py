@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from metrics.timeline import Timeline
 from pipelines.messages.base import Count, Options, Said
 from pipelines.messages.names import Named
 from pipelines.messages.sampling import SamplingOptions
@@ -145,8 +146,16 @@ class Delta(Said, frozen=True, tag="delta"):
     at: float  # when the step that made them ended
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        if self.tokens:
+            timeline.tokens.append((received, self.index, self.tokens))
+
 
 class ChoiceDone(Said, frozen=True, tag="choice_done"):
     index: int
     reason: FinishReason
     stop: str | int | None = None  # the stop string or stop id that ended it
+
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        if timeline.closed is None:  # else it is told already how the request ended
+            timeline.outcome = self.reason

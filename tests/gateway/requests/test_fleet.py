@@ -72,7 +72,10 @@ async def test_a_required_model_that_fails_keeps_the_fleet_from_being_ready() ->
 
 
 async def test_text_models_are_loaded_before_the_others() -> None:
-    models = (fake_model("image", kind="image"), fake_model("text", source="fake:slow:0.3"))
+    models = (
+        fake_model("image", kind="image", pipeline="tests.fake_images:FakeImagePipeline"),
+        fake_model("text", source="fake:slow:0.3"),
+    )
     async with fleet_of(*models) as fleet:
         seen: set[tuple[State, State]] = set()
         for route in fleet.routes:
@@ -83,7 +86,10 @@ async def test_text_models_are_loaded_before_the_others() -> None:
 
 
 async def test_a_slow_text_model_does_not_hold_up_the_others() -> None:
-    models = (fake_model("image", kind="image"), fake_model("text", source="fake:slow:600"))
+    models = (
+        fake_model("image", kind="image", pipeline="tests.fake_images:FakeImagePipeline"),
+        fake_model("text", source="fake:slow:600"),
+    )
     async with fleet_of(*models, head_start_s=0.05) as fleet:
         await until(lambda: fleet.status("image").ready)
         assert states(fleet, "text") == [State.LOADING]
