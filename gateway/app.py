@@ -5,20 +5,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
-from litestar import Litestar, Request
+from litestar import Controller, Litestar, Request
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.types import ASGIApp
 
-from gateway.api.audio.routes import AudioController
-from gateway.api.embeddings.routes import EmbeddingsController
-from gateway.api.images.routes import ImagesController
-from gateway.api.live.routes import RealtimeController
 from gateway.api.metrics import MetricsController
 from gateway.api.openapi import openapi_config
 from gateway.api.system import SystemController
-from gateway.api.text.chat import ChatController
-from gateway.api.text.completions import CompletionsController
 from gateway.asgi import App
 from gateway.config.settings import Settings
 from gateway.errors import exception_handlers
@@ -30,6 +24,7 @@ from gateway.requests.fleet import Fleet
 from gateway.uploads.gallery import Gallery
 from gateway.uploads.spool import Spool
 from metrics.registry import Registry
+from pipelines.kinds import KINDS, referenced
 
 # What the workers get once every request has ended or was given up.
 WORKER_DRAIN_S = 5.0
@@ -58,16 +53,7 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
             spool.close()
 
     app = Litestar(
-        route_handlers=[
-            SystemController,
-            MetricsController,
-            ChatController,
-            CompletionsController,
-            EmbeddingsController,
-            AudioController,
-            RealtimeController,
-            ImagesController,
-        ],
+        route_handlers=controllers(),
         dependencies={
             "settings": Provide(lambda: settings, sync_to_thread=False),
             "fleet": Provide(lambda: fleet, sync_to_thread=False),
@@ -88,6 +74,12 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
     router = Direct(app, cast(App, app.asgi_handler))
     app.asgi_handler = cast(ASGIApp, middleware.wrap(router, settings))
     return app
+
+
+def controllers() -> list[type[Controller]]:
+    """Those of every kind of model, on its card, behind what needs no model."""
+    of_kinds = (endpoint for kind in KINDS.values() for endpoint in kind.endpoints)
+    return [SystemController, MetricsController, *map(referenced, of_kinds)]
 
 
 def _principal(request: Request[object, object, State]) -> Principal:

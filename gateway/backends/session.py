@@ -6,8 +6,7 @@ from time import monotonic
 
 from gateway.backends.mailbox import Mailbox
 from metrics.timeline import Timeline
-from pipelines.messages.audio import StreamItem, encode_item
-from pipelines.messages.base import Said
+from pipelines.messages.base import Item, Said, encode_item
 from pipelines.messages.frames import Abort, Accepted, Done, Event, Failed, Feed, ToWorker
 
 Send = Callable[[ToWorker], None]
@@ -30,7 +29,7 @@ class WorkerSession:
     async def read(self) -> Sequence[Event]:
         return await self._mailbox.read()
 
-    async def send(self, item: StreamItem) -> None:
+    async def send(self, item: Item) -> None:
         if not self._closed and not self.ended.done():
             self._send(Feed(self.id, encode_item(item)))
             await self._writable()

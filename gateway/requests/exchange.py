@@ -20,8 +20,7 @@ from gateway.uploads.spool import SpoolFile
 from metrics.metric import Histogram
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.messages.audio import StreamItem
-from pipelines.messages.base import Request, Said
+from pipelines.messages.base import Item, Request, Said
 from pipelines.messages.frames import Accepted, Done, Event, Failed, Priority
 
 CANCELLED = "cancelled"  # the outcome of a request that the server itself gave up
@@ -143,7 +142,7 @@ class Exchange:
                     case _:
                         yield event
 
-    async def send(self, item: StreamItem) -> None:
+    async def send(self, item: Item) -> None:
         """More input of a live stream. Waits where the backend does not keep up; nothing, once it is over."""
         if self._session is not None:
             await self._session.send(item)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct, field
 
 from metrics.timeline import Timeline
-from pipelines.messages.base import Count, Options, Request, Said
+from pipelines.messages.base import Count, Item, Options, Request, Said
 
 # --- options ----------------------------------------------------------------------------------------------------------
 
@@ -62,36 +62,35 @@ class StreamRequest(Request, frozen=True, kw_only=True, omit_defaults=True, tag=
     words: bool = False  # finals carry word times
 
 
-class Audio(Struct, frozen=True, tag="audio"):
+class Audio(Item, frozen=True, tag="audio"):
     """Mono samples in the stream's encoding, whole ones."""
 
     data: bytes
 
 
-class Commit(Struct, frozen=True, tag="commit"):
+class Commit(Item, frozen=True, tag="commit"):
     """End the turn, or make one of what has been sent."""
 
     event_id: str | None = None
 
 
-class Clear(Struct, frozen=True, tag="clear"):
+class Clear(Item, frozen=True, tag="clear"):
     """Forget what has not been committed."""
 
 
-class Configure(Struct, frozen=True, tag="configure"):
+class Configure(Item, frozen=True, tag="configure"):
     """From here on the stream is as this says. Answered by `Configured`, or by a `Refusal`: it stays as it was."""
 
     to: StreamRequest
     event_id: str | None = None
 
 
-class End(Struct, frozen=True, tag="end"):
+class End(Item, frozen=True, tag="end"):
     """Nothing more comes: finish what there is."""
 
 
 StreamItem = Audio | Commit | Clear | Configure | End
 
-encode_item = msgspec.msgpack.Encoder().encode
 decode_item = msgspec.msgpack.Decoder(StreamItem).decode
 
 # --- events of a file -------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """What the messages of every kind of model are made of. A kind's own are beside this, and are named on its card."""
 
+from collections.abc import Callable
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
 from metrics.timeline import Timeline
@@ -28,6 +30,10 @@ class Request(Struct, frozen=True):
     """What a model is asked."""
 
 
+class Item(Struct, frozen=True):
+    """More input of a stream that is open."""
+
+
 class Said(Struct, frozen=True):
     """What a model says to a request between `Accepted` and the end."""
 
@@ -35,3 +41,6 @@ class Said(Struct, frozen=True):
 
     def stamp(self, timeline: Timeline, received: float) -> None:
         """Write down what it tells about its request, which the gateway has `received` now."""
+
+
+encode_item: Callable[[Item], bytes] = msgspec.msgpack.Encoder().encode

@@ -17,6 +17,8 @@ from pipelines.messages.frames import Done
 from pipelines.messages.text import Delta, StringPrompt, TextRequest
 from tests.gateway.backends.workers import IMPATIENT, PATIENCE, read, until, workers
 
+IMAGES = "tests.fake_images:FakeImagePipeline"
+
 
 def fake_model(name: str, **options: Any) -> ModelSettings:
     settings = {"source": "fake:", "kind": "text", "pipeline": "tests.fakes:FakePipeline", **options}
@@ -73,7 +75,7 @@ async def test_a_required_model_that_fails_keeps_the_fleet_from_being_ready() ->
 
 async def test_text_models_are_loaded_before_the_others() -> None:
     models = (
-        fake_model("image", kind="image", pipeline="tests.fake_images:FakeImagePipeline"),
+        fake_model("image", kind="image", pipeline=IMAGES),
         fake_model("text", source="fake:slow:0.3"),
     )
     async with fleet_of(*models) as fleet:
@@ -87,7 +89,7 @@ async def test_text_models_are_loaded_before_the_others() -> None:
 
 async def test_a_slow_text_model_does_not_hold_up_the_others() -> None:
     models = (
-        fake_model("image", kind="image", pipeline="tests.fake_images:FakeImagePipeline"),
+        fake_model("image", kind="image", pipeline=IMAGES),
         fake_model("text", source="fake:slow:600"),
     )
     async with fleet_of(*models, head_start_s=0.05) as fleet:
