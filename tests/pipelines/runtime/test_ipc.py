@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metrics.definitions.text import KV_BLOCKS, PREEMPTIONS
-from pipelines.kinds import TEXT
+from pipelines.kinds import EMBEDDING, TEXT, Kind
+from pipelines.messages.base import Options
 from pipelines.messages.frames import (
     Abort,
     Accepted,
@@ -15,6 +16,8 @@ from pipelines.messages.frames import (
     Drain,
     Failed,
     Feed,
+    Load,
+    ModelSpec,
     Open,
     Ping,
     Pong,
@@ -29,6 +32,7 @@ from pipelines.messages.text import (
     Delta,
     Message,
     Sampling,
+    TextOptions,
     TextPart,
     TextRequest,
     TokenLogprob,
@@ -42,6 +46,8 @@ from pipelines.runtime.ipc import (
     WorkerChannel,
     encode_frame,
     from_worker_reader,
+    load_frame,
+    receive_load,
     to_worker_reader,
 )
 
@@ -137,3 +143,46 @@ def test_a_message_posted_into_a_full_socket_is_dropped_and_leaves_the_stream_wh
 
 def step_of(length: int) -> Step:
     return Step([Delta("a", 0, "x" * length, 1, 0.0)])
+
+
+SPEC = ModelSpec(name="m", kind="text", pipeline="a:B", source="/m", options=TextOptions(max_num_seqs=3))
+
+
+def first_frame(data: bytes | bytearray) -> tuple[Kind, Load[Options]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(data)
+        ours.shutdown(socket.SHUT_WR)
+        return receive_load(theirs)
+
+
+def test_the_first_frame_names_the_card_that_the_others_are_read_by() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(load_frame(SPEC) + encode_frame(TO_WORKER[0]))
+        kind, load = receive_load(theirs)
+        assert (kind, load.spec) == (TEXT, SPEC)
+        assert WorkerChannel(theirs, kind).receive() == TO_WORKER[:1]  # what came with it is still there
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        (encode_frame(Load("pipelines.kinds:SMELL", SPEC)), "there is no card 'pipelines.kinds:SMELL'"),
+        (encode_frame(Load("nowhere:CARD", SPEC)), "there is no card 'nowhere:CARD'"),
+        (encode_frame(Load("pipelines.kinds:KINDS", SPEC)), "is no card of a kind"),
+        (encode_frame(Load(EMBEDDING.card, SPEC)), "unknown field"),  # the options are of another kind
+        (encode_frame(Pong(1, 0.0)), "undecodable"),
+        (b"\xff\xff\xff\xff", "over the limit"),
+    ],
+)
+def test_a_first_frame_that_is_none_is_refused(frame: bytes, says: str) -> None:
+    with pytest.raises(FrameError, match=says):
+        first_frame(frame)
+    with pytest.raises(EOFError):
+        first_frame(frame[:3])
+
+
+def test_a_kind_takes_no_request_of_another() -> None:
+    with pytest.raises(FrameError, match="undecodable"):
+        to_worker_reader(EMBEDDING).feed(encode_frame(TO_WORKER[0]))
