@@ -19,6 +19,7 @@ from gateway.errors import exception_handlers
 from gateway.http import middleware
 from gateway.http.auth import Principal
 from gateway.http.direct import Direct
+from gateway.http.endpoints import Endpoints
 from gateway.requests.dispatch import Dispatcher
 from gateway.requests.fleet import Fleet
 from gateway.uploads.gallery import Gallery
@@ -34,7 +35,8 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
     """The application over a fleet, which it starts (unless that was done) and drains.
 
     Handlers may ask for `settings`, `fleet`, `registry`, `dispatcher`, `spool`, `gallery` and `principal` by name; the
-    id of the request and its arrival are in `scope["state"]`.
+    id of the request, its arrival and its endpoint are in `scope["state"]`. What the routes declare is in
+    `app.state.endpoints`. Raises Incomplete where one of them does not.
     """
     spool = Spool(Path(settings.server.spool_dir), settings.server.spool_max_bytes)
     gallery = Gallery(spool, settings.server)
@@ -72,7 +74,9 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
     )
     # Around the router, not below it: Litestar's own middleware does not see what no route matches.
     router = Direct(app, cast(App, app.asgi_handler))
-    app.asgi_handler = cast(ASGIApp, middleware.wrap(router, settings))
+    endpoints = Endpoints(app.routes)
+    app.state["endpoints"] = endpoints
+    app.asgi_handler = cast(ASGIApp, middleware.wrap(router, endpoints, settings))
     return app
 
 

@@ -26,7 +26,6 @@ class Call(Struct, frozen=True):
 
     id: str
     request: Request
-    body: bytes = b""  # the client's own body: an upstream forwards it
     priority: Priority = "interactive"
     deadline: float | None = None  # seconds left
     tenant: str = ""

@@ -10,7 +10,7 @@ from gateway.requests.exchange import Exchange
 from gateway.requests.routing import Route
 from metrics.definitions.audio import FINAL_LATENCY, FIRST_PARTIAL
 from metrics.timeline import Timeline
-from pipelines.messages.audio import Audio, Final, Heard, Partial, StreamItem, StreamRequest
+from pipelines.messages.audio import Acknowledged, Audio, Final, Partial, StreamItem, StreamRequest
 from pipelines.messages.base import Said
 from pipelines.messages.frames import Done
 
@@ -36,7 +36,7 @@ class LiveCall:
 
     @property
     def route(self) -> Route:
-        return self._exchange.job.route
+        return self._exchange.route
 
     @property
     def timeline(self) -> Timeline:
@@ -91,7 +91,7 @@ class LiveCall:
             try:
                 async for event in exchange.events():
                     match event:
-                        case Heard(seconds=seconds):
+                        case Acknowledged(seconds=seconds):
                             self._heard = seconds
                             self._room.set()
                         case Done():

@@ -43,7 +43,7 @@ class TranscriptionRequest(Request, frozen=True, kw_only=True, omit_defaults=Tru
     vad_silence_ms: int = 500  # a pause of this length may end a window
 
 
-class Turns(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TurnDetection(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Server-side detection of where someone's turn to speak begins and ends."""
 
     threshold: float = 0.5
@@ -58,7 +58,7 @@ class StreamRequest(Request, frozen=True, kw_only=True, omit_defaults=True, tag=
     rate: int = 24_000  # Hz
     language: str | None = None
     prompt: str = ""
-    turns: Turns | None = Turns()  # None: the client commits by itself
+    turn_detection: TurnDetection | None = TurnDetection()  # None: the client commits by itself
     words: bool = False  # finals carry word times
 
 
@@ -200,7 +200,7 @@ class Refusal(Said, frozen=True, tag="refusal"):
     param: str | None = None  # of a `Configure`: the field of StreamRequest
 
 
-class Heard(Said, frozen=True, tag="heard"):
+class Acknowledged(Said, frozen=True, tag="acknowledged"):
     """Flow control: so much audio has been taken in since the stream's start. Clients are not told."""
 
     seconds: float
@@ -218,5 +218,5 @@ AudioEvent = (
     | Final
     | ItemFailed
     | Refusal
-    | Heard
+    | Acknowledged
 )

@@ -12,7 +12,7 @@ from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from pipelines.kinds import metrics_by_kind
 from tests.integration.conftest import fake_model
-from tests.live import gateway_thread
+from tests.servers import gateway_thread
 
 KEY = "sk-right"
 OPEN = {"/health", "/ready", "/ready/one"}

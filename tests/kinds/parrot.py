@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from time import monotonic
 
 import msgspec
-from litestar import Controller, post
+from gateway.api.intake import HttpRequest, json_body, terms, timeline
+from litestar import Controller
 from litestar.di import NamedDependency
 from msgspec import Struct
 
-from gateway.api.intake import HttpRequest, json_body, terms, timeline
+from gateway.endpoint import JSON, Endpoint, JsonBody
+from gateway.http.endpoints import serves
 from gateway.requests.dispatch import Dispatcher, Reply
 from gateway.requests.exchange import Job
 from metrics.metric import counter, metrics_of, worker_counter, worker_gauge
@@ -139,7 +141,17 @@ class ParrotOutput:
 
 
 class ParrotController(Controller):
-    @post("/v1/parrot", status_code=200)
+    @serves(
+        Endpoint(
+            method="POST",
+            path="/v1/parrot",
+            kind="parrot",
+            line="what it was told",
+            summary="What it was told",
+            body=JsonBody(ParrotBody),
+            answers={JSON: [ParrotAnswer]},
+        )
+    )
     async def say(self, request: HttpRequest, dispatcher: NamedDependency[Dispatcher]) -> Reply:
         body = msgspec.json.decode(await json_body(request), type=ParrotBody)
         route = dispatcher.route(body.model, PARROT.name)

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from pipelines.audio import intake
+from pipelines.audio import prepare as audio
 from pipelines.effort import MEDIA_BYTES
 from pipelines.embedding.effort import effort as embedding
-from pipelines.image import prepare
+from pipelines.image import prepare as image
 from pipelines.messages.audio import StreamRequest, TranscriptionRequest
 from pipelines.messages.embedding import EmbeddingRequest, ImageBytes, RerankRequest
 from pipelines.messages.image import ImageRequest
@@ -20,8 +20,8 @@ def test_texts_count_by_their_length_and_pictures_by_their_bytes() -> None:
 def test_files_count_by_their_size(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(bytes(10 * MEDIA_BYTES))
-    assert intake.effort(TranscriptionRequest(path=str(file))) == 10
-    assert intake.effort(StreamRequest()) == 0
-    assert prepare.effort(ImageRequest(prompt="cat", negative_prompt="dog")) == 6
-    assert prepare.effort(ImageRequest(prompt="cat", image=str(file), mask=str(file))) == 23
-    assert prepare.effort(ImageRequest(prompt="cat", image=str(tmp_path / "gone"))) == 3
+    assert audio.effort(TranscriptionRequest(path=str(file))) == 10
+    assert audio.effort(StreamRequest()) == 0
+    assert image.effort(ImageRequest(prompt="cat", negative_prompt="dog")) == 6
+    assert image.effort(ImageRequest(prompt="cat", image=str(file), mask=str(file))) == 23
+    assert image.effort(ImageRequest(prompt="cat", image=str(tmp_path / "gone"))) == 3

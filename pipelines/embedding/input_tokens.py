@@ -62,7 +62,7 @@ class Limit:
     advice: str = cutting("truncate")
 
 
-class Tokenizer:
+class InputTokenizer:
     """A checkpoint's tokenizer for any number of threads: each has its own copy, since one raises when it is shared."""
 
     def __init__(self, folder: Path, config: EmbedderConfig) -> None:
