@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 import msgspec
-from gateway.api.intake import HttpRequest, json_body, terms, timeline
+from gateway.api.request import HttpRequest, json_body, terms, timeline
 from litestar import Controller
 from litestar.di import NamedDependency
 from msgspec import Struct
