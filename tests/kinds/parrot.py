@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from time import monotonic
 
 import msgspec
-from gateway.api.request import HttpRequest, json_body, terms, timeline
 from litestar import Controller
 from litestar.di import NamedDependency
 from msgspec import Struct
 
+from gateway.api.request import HttpRequest, json_body, terms, timeline
 from gateway.endpoint import JSON, Endpoint, JsonBody
 from gateway.http.endpoints import serves
 from gateway.requests.dispatch import Dispatcher, Reply

@@ -13,9 +13,9 @@ import pytest_asyncio
 from gateway.backends.base import Call
 from gateway.backends.session import WorkerSession
 from metrics.timeline import Timeline
-from tests.gateway.desk import CHAT, COMPLETIONS, Counter, counter
 from tests.gateway.scripted import ScriptedBackend
-from tests.live import until
+from tests.gateway.scripted_app import CHAT, COMPLETIONS, AppHost, app_host
+from tests.servers import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -32,8 +32,8 @@ class Forgetful(ScriptedBackend):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Counter]:
-    async with counter(str(tmp_path_factory.mktemp("spool"))) as running:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AppHost]:
+    async with app_host(str(tmp_path_factory.mktemp("spool"))) as running:
         yield running
 
 
@@ -80,8 +80,8 @@ async def ask(
 
 
 @pytest.mark.parametrize(("path", "zipped"), [(CHAT, False), (CHAT, True), (COMPLETIONS, False)])
-async def test_a_stream_does_not_keep_what_it_answers(server: Counter, path: str, zipped: bool) -> None:
-    it = server.desk(Forgetful())
+async def test_a_stream_does_not_keep_what_it_answers(server: AppHost, path: str, zipped: bool) -> None:
+    it = server.app(Forgetful())
     before = held()
     reader, writer = await ask(it.gateway.address, path, zipped=zipped)
     call = await it.backend.opened()
@@ -96,9 +96,9 @@ async def test_a_stream_does_not_keep_what_it_answers(server: Counter, path: str
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/rerank"])
-async def test_nor_does_what_is_worked_at(server: Counter, path: str) -> None:
+async def test_nor_does_what_is_worked_at(server: AppHost, path: str) -> None:
     """Of endpoints that are called by the router, too."""
-    it = server.desk(Forgetful(), kind="embedding")
+    it = server.app(Forgetful(), kind="embedding")
     before = held()
     reader, writer = await ask(it.gateway.address, path)
     call = await it.backend.opened()
@@ -108,8 +108,8 @@ async def test_nor_does_what_is_worked_at(server: Counter, path: str) -> None:
     writer.close()
 
 
-async def test_what_waits_is_kept_once(server: Counter) -> None:
-    it = server.desk(Forgetful(slots=1))
+async def test_what_waits_is_kept_once(server: AppHost) -> None:
+    it = server.app(Forgetful(slots=1))
     first = asyncio.create_task(it.chat())
     holding = await it.backend.opened()
     before = held()
