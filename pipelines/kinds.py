@@ -10,6 +10,7 @@ from typing import Any
 
 from metrics.definitions import audio, embedding, image, text
 from metrics.metric import Metric
+from models.files.signs import ANY, Signs
 from pipelines.messages.audio import AudioEvent, AudioOptions, StreamRequest, TranscriptionRequest
 from pipelines.messages.base import Options
 from pipelines.messages.embedding import EmbeddingOptions, EmbeddingRequest, RerankRequest, Scores, Vectors
@@ -17,7 +18,7 @@ from pipelines.messages.image import ImageEvent, ImageOptions, ImageRequest
 from pipelines.messages.text import ChoiceDone, Delta, TextOptions, TextRequest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kind:
     """The card of one kind. References are "module:NAME"."""
 
@@ -28,6 +29,7 @@ class Kind:
     requests: object  # the type of what a model is asked: one Request, or a union of some
     events: object  # and of what it says: one Said, or a union of some
     endpoints: Sequence[str]  # Litestar's controllers
+    signs: Signs  # by which a model's files are known; where there are none, `kind` has to be configured
     metrics: Sequence[Metric] = ()  # that its models have beside the common ones
     first: bool = False  # loaded before the other kinds, with all cores to itself
     prepare: str | None = None  # does before the first start what can be; a function of the spec -> whether it had to
@@ -41,6 +43,7 @@ TEXT = Kind(
     requests=TextRequest,
     events=Delta | ChoiceDone,
     endpoints=("gateway.api.text.chat:ChatController", "gateway.api.text.completions:CompletionsController"),
+    signs=Signs(architectures=("ForCausalLM", "ForConditionalGeneration"), gguf_architectures=(ANY,)),
     metrics=text.METRICS,
     first=True,  # what a chat waits for
 )
@@ -53,6 +56,12 @@ EMBEDDING = Kind(
     requests=EmbeddingRequest | RerankRequest,
     events=Vectors | Scores | ChoiceDone,
     endpoints=("gateway.api.embeddings.routes:EmbeddingsController",),
+    signs=Signs(
+        members=("modules.json", "1_Pooling"),
+        architectures=("Model", "ForMaskedLM", "ForSequenceClassification"),
+        gguf_architectures=("bert", "nomic-bert", "jina-bert-v2"),
+        suffixes=(".onnx",),
+    ),
     metrics=embedding.METRICS,
     prepare="pipelines.embedding.loading:prepare",
 )
@@ -65,6 +74,7 @@ AUDIO = Kind(
     requests=TranscriptionRequest | StreamRequest,
     events=AudioEvent,
     endpoints=("gateway.api.audio.routes:AudioController", "gateway.api.live.routes:RealtimeController"),
+    signs=Signs(config_keys=("alignment_heads",), model_types=("whisper",)),
     metrics=audio.METRICS,
 )
 
@@ -76,10 +86,15 @@ IMAGE = Kind(
     requests=ImageRequest,
     events=ImageEvent,
     endpoints=("gateway.api.images.routes:ImagesController",),
+    signs=Signs(members=("model_index.json",)),
     metrics=image.METRICS,
 )
 
 KINDS = {kind.name: kind for kind in (TEXT, EMBEDDING, AUDIO, IMAGE)}
+
+
+def signs_by_kind() -> dict[str, Signs]:
+    return {kind.name: kind.signs for kind in KINDS.values()}
 
 
 def metrics_by_kind() -> dict[str, Sequence[Metric]]:

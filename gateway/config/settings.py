@@ -16,8 +16,9 @@ from gateway.config.environment import VariableError
 from gateway.config.validation import explain
 from models.errors import ModelLoadError
 from models.files.catalog import EMBEDDED, OWN
-from models.files.source import detect_kind, resolve
-from pipelines.kinds import KINDS, Kind
+from models.files.signs import detect_kind
+from models.files.source import resolve
+from pipelines.kinds import KINDS, Kind, signs_by_kind
 from pipelines.logs import LogFormat, LogLevel, LogOptions
 from pipelines.messages.base import Options
 from pipelines.messages.frames import ModelSpec, Priority
@@ -318,6 +319,6 @@ def _kind(model: _Model, key: str) -> str:
     if scheme == "embedded" and name in EMBEDDED:
         return EMBEDDED[name].kind
     try:
-        return detect_kind(resolve(model.source))
+        return detect_kind(resolve(model.source), signs_by_kind())
     except (ModelLoadError, OSError, ValueError) as error:  # ValueError: a description that is no JSON
         raise _Invalid(f"{key}.source", str(error)) from None

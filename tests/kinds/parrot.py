@@ -17,6 +17,7 @@ from gateway.requests.dispatch import Dispatcher, Reply
 from gateway.requests.exchange import Job
 from metrics.metric import counter, metrics_of, worker_counter, worker_gauge
 from metrics.timeline import Phases, Timeline
+from models.files.signs import Signs
 from pipelines.base import InvalidRequest, StepResult, Ticket
 from pipelines.kinds import Kind
 from pipelines.messages.base import Count, Options, Request, Said
@@ -170,5 +171,6 @@ PARROT = Kind(
     requests=Sentence,
     events=Cry,
     endpoints=("tests.kinds.parrot:ParrotController",),
+    signs=Signs(members=("feathers.json",)),
     metrics=METRICS,
 )

@@ -21,11 +21,10 @@ from gateway.endpoint import JSON, Endpoint, FormBody, Incomplete, JsonBody, wit
 from gateway.http.endpoints import Endpoints, serves
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
-from pipelines.kinds import metrics_by_kind
+from pipelines.kinds import KINDS, metrics_by_kind
 from tests.declared import schema_of_all
 from tests.gateway.idle_fleet import KEY, make_app, make_client, make_settings
 
-KINDS = ("text", "embedding", "audio", "image")
 API = Path(__file__).parents[3] / "docs" / "api.md"
 
 
@@ -44,7 +43,7 @@ def endpoints() -> Endpoints:
     return found
 
 
-def rows(endpoints: Endpoints, kinds: Sequence[str] = KINDS) -> list[list[Any]]:
+def rows(endpoints: Endpoints, kinds: Sequence[str] = tuple(KINDS)) -> list[list[Any]]:
     return endpoint_rows([*endpoints], kinds)
 
 
