@@ -10,9 +10,8 @@ from msgspec import Meta, Struct, ValidationError
 from gateway.api.forms import single
 from gateway.api.text.sampling import unsupported
 from gateway.api.texts import NOT_EMPTY
-from gateway.config.settings import MAX_GUIDANCE
 from gateway.errors import bad_request, validation_error
-from pipelines.messages.image import ImageOptions, ImageRequest, OutputFormat
+from pipelines.messages.image import MAX_GUIDANCE, ImageOptions, ImageRequest, OutputFormat
 
 MAX_IMAGES = 10
 MAX_PROMPT = 32_000  # characters

@@ -23,7 +23,7 @@ from gateway.requests.routing import Route
 from gateway.uploads.gallery import Gallery
 from gateway.uploads.multipart import Form, Limits, read_form
 from gateway.uploads.spool import Spool
-from pipelines.messages.image import ImageRequest
+from pipelines.messages.image import ImageOptions, ImageRequest
 
 FORM = FormBody(EditForm, files=("image",), optional_files=("mask",))
 ANSWERS: Bodies = {JSON: [ImageList], EVENTS: [str]}
@@ -58,7 +58,7 @@ class ImagesController(Controller):
         raw = await json_body(request)
         body = decode_texts(raw, _decoder)
         route = dispatcher.route_or_first(body.model, kind(request))
-        work = to_image_request(body, route.settings.image)
+        work = to_image_request(body, route.settings.options_as(ImageOptions))
         responder = _Responder(request, dispatcher, gallery, settings)
         return responder.reply(body, route, work, "image_generation", body_bytes=len(raw))
 
@@ -90,7 +90,7 @@ class ImagesController(Controller):
             if image is None:
                 raise bad_request("image", "'image' is required: the picture to start from, as a file of the form.")
             route = dispatcher.route_or_first(body.model, kind(request))
-            work = to_image_request(body, route.settings.image, image, mask)
+            work = to_image_request(body, route.settings.options_as(ImageOptions), image, mask)
             return _Responder(request, dispatcher, gallery, settings).reply(body, route, work, "image_edit", form=form)
         except BaseException:
             form.discard()

@@ -19,7 +19,7 @@ from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from pipelines.messages import audio as messages
 from pipelines.messages.audio import Clear, Commit, Configure, StreamRequest, TurnDetection
-from pipelines.messages.frames import Said
+from pipelines.messages.base import Said
 
 ENCODINGS: dict[str, Literal["pcm16", "pcmu", "pcma"]] = {
     "audio/pcm": "pcm16",

@@ -21,18 +21,19 @@ from gateway.endpoint import JSON, Endpoint, FormBody, Incomplete, JsonBody, wit
 from gateway.http.endpoints import Endpoints, serves
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
+from pipelines.kinds import KINDS, metrics_by_kind
 from tests.declared import schema_of_all
 from tests.gateway.idle_fleet import KEY, make_app, make_client, make_settings
 
-KINDS = ("text", "embedding", "audio", "image")
 API = Path(__file__).parents[3] / "docs" / "api.md"
 
 
 def app_of(*controllers: type[Controller]) -> Litestar:
     """The application with further routes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(application, "CONTROLLERS", [*application.CONTROLLERS, *controllers])
-        settings, registry = Settings(), Registry()
+        served = [*application.controllers(), *controllers]
+        patch.setattr(application, "controllers", lambda: served)
+        settings, registry = Settings(), Registry(metrics_by_kind())
         return create_app(settings, Fleet(settings, registry), registry)
 
 
@@ -42,7 +43,7 @@ def endpoints() -> Endpoints:
     return found
 
 
-def rows(endpoints: Endpoints, kinds: Sequence[str] = KINDS) -> list[list[Any]]:
+def rows(endpoints: Endpoints, kinds: Sequence[str] = tuple(KINDS)) -> list[list[Any]]:
     return endpoint_rows([*endpoints], kinds)
 
 
@@ -266,7 +267,8 @@ async def test_a_declared_route_is_served_the_way_that_it_says(tmp_path: Path, d
 async def test_a_declared_route_has_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: JsonBody | FormBody, limit: int
 ) -> None:
-    monkeypatch.setattr(application, "CONTROLLERS", [*application.CONTROLLERS, echo(body=body)])
+    served = [*application.controllers(), echo(body=body)]
+    monkeypatch.setattr(application, "controllers", lambda: served)
     app, _ = make_app(make_settings(tmp_path, max_body_bytes=1000, max_upload_bytes=2000))
     async with make_client(app) as client:
         for size in (900, 1001, 2001):
@@ -276,7 +278,8 @@ async def test_a_declared_route_has_its_limit(
 
 @pytest.mark.parametrize("access", ["open", "key", "metrics"])
 async def test_a_declared_route_asks_for_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, access: str) -> None:
-    monkeypatch.setattr(application, "CONTROLLERS", [*application.CONTROLLERS, echo(access=access)])
+    served = [*application.controllers(), echo(access=access)]
+    monkeypatch.setattr(application, "controllers", lambda: served)
     app, _ = make_app(make_settings(tmp_path, key=KEY, metrics_sha256=digest("m")))
     async with make_client(app) as client:
         for key, opens in ((None, ["open"]), ("m", ["open", "metrics"]), (KEY, ["open", "key", "metrics"])):
