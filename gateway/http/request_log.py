@@ -1,14 +1,14 @@
 """One line for each request, once it has ended: who asked what of which model, how it went, how much it was."""
 
 import logging
-from collections.abc import Callable
 from time import monotonic
 
 from msgspec import Struct
 
 from gateway.asgi import Scope
-from gateway.http.auth import METRICS_PATHS, Principal, is_open
-from gateway.paths import FILES, logged
+from gateway.endpoint import Endpoint
+from gateway.http.auth import Principal
+from gateway.paths import logged
 from metrics.timeline import Timeline
 from pipelines.logs import FIELDS
 
@@ -23,7 +23,7 @@ class Work(Struct):
 
     model: str  # by its own name, whatever the client called it
     timeline: Timeline
-    heard: Callable[[], float] | None = None  # seconds of audio, of a live stream
+    heard: float | None = None  # seconds of audio, of a live stream
 
 
 def worked(scope: Scope, work: Work) -> None:
@@ -40,7 +40,8 @@ def log_request(scope: Scope, status: int) -> None:
     """Nothing that a client wrote is in the line but its path and a sane request id; never the query, which may hold a
     prompt."""
     state = scope["state"]
-    level = logging.DEBUG if _is_probe(scope["path"]) else logging.INFO
+    endpoint: Endpoint | None = state.get("endpoint")
+    level = logging.DEBUG if endpoint is not None and endpoint.probe else logging.INFO
     if not logger.isEnabledFor(level):
         return
     principal: Principal | None = state.get("principal")
@@ -66,12 +67,7 @@ def _units(work: Work) -> dict[str, object]:
     found: dict[str, object] = {
         "prompt_tokens": timeline.prompt_tokens,
         "completion_tokens": timeline.generated,
-        "seconds": round(work.heard() if work.heard is not None else timeline.media_seconds, 2),
+        "seconds": round(timeline.media_seconds if work.heard is None else work.heard, 2),
         "images": timeline.pictures,
     }
     return {name: amount for name, amount in found.items() if amount}
-
-
-def _is_probe(path: str) -> bool:
-    """Whether it comes every few seconds, from what watches the server."""
-    return path in METRICS_PATHS or (is_open(path) and not path.startswith(FILES))

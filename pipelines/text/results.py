@@ -1,21 +1,24 @@
 """What a step has computed for each chunk of its plan."""
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
-from itertools import islice, zip_longest
+from dataclasses import dataclass, field
+from typing import Literal
 
 from models.decoder.logits import Logits
 from pipelines.text.plan import Chunk, Plan
-from pipelines.text.sample.sampler import Choice, RowLogprobs, Sampled, sample, token_logprobs
-from pipelines.text.sample.sampling import SamplingParams, TokenCounts
+from pipelines.text.sample.rules import Rules
+from pipelines.text.sample.sampler import Choice, RowLogprobs, StepLogits, sample, token_logprobs
+from pipelines.text.sample.sampling import SamplingParams
+
+# Why a chunk has no result: the model broke on this sequence, or its rules ban every token.
+Failure = Literal["not finite", "all banned"]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     choices: Rows[Choice] = ()  # where the chunk draws: the drafts that were right, and the token after them
     scores: Rows[RowLogprobs] = ()  # of the prompt's tokens from the chunk's second on, where the chunk scores them
-    finite: bool = True  # False: the model broke on this sequence
+    failure: Failure | None = None
 
     @property
     def accepted(self) -> int:
@@ -23,68 +26,77 @@ class Result:
         return max(0, len(self.choices) - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """A sequence as it is if the drafts up to a row are right."""
+@dataclass(slots=True)
+class Draw:
+    """A sequence at the next row that it draws from: as it is if the drafts before the row are right. They are, since
+    no row is looked at before. Implements `Sampled`."""
 
-    params: SamplingParams
-    counts: TokenCounts | None
-    num_output: int
+    chunk: Chunk
+    row: int
+    rules: Rules
+    taken: list[Choice] = field(default_factory=list)
+    failed: bool = False
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.chunk.sequence.params
+
+    @property
+    def num_output(self) -> int:
+        return self.chunk.sequence.num_output + len(self.taken)
+
+    def take(self, choice: Choice | None) -> bool:
+        """What was drawn. Whether to go on: it is what was drafted, and does not end the text."""
+        if choice is None:
+            self.failed = True
+            return False
+        ahead, token = len(self.taken), choice.token
+        self.taken.append(choice)
+        if ahead >= len(self.chunk.drafts) or token != self.chunk.drafts[ahead] or self.params.ends(token):
+            return False
+        self.row += 1
+        if self.rules:
+            if ahead == 0:
+                self.rules = self.rules.fork()
+            self.rules.accept(token)
+        return True
 
 
 _NOTHING = Result()
-_BROKEN = Result(finite=False)
 
 
 def read_logits(plan: Plan, logits: Logits) -> list[Result]:
     """A result for each chunk, from `logits` [rows, vocab] in the plan's order. Changes nothing."""
     chunks = plan.chunks
-    drawing: list[int] = []  # rows
-    drawn: list[Sampled] = []  # what each of them is sampled for
+    step = StepLogits(logits)
+    draws: list[Draw | None] = []
     scores: list[Rows[RowLogprobs] | None] = []
     end = 0
     for chunk in chunks:
         start, end = end, end + chunk.logits
-        if chunk.draws:
-            drawing.extend(range(end - 1 - len(chunk.drafts), end))
-            drawn.extend(_sampled(chunk))
-        if not chunk.scores:
-            scores.append(())
-            continue
         sequence = chunk.sequence
-        scored = sequence.tokens[chunk.start + 1 : chunk.start + chunk.length + 1]  # there is no output yet
-        scores.append(token_logprobs(logits[start : start + len(scored)], scored, sequence.params.logprobs or 0))
-
-    rows = logits if len(drawing) == end else logits[drawing]
-    choices = iter(sample(rows, drawn))
-    results: list[Result] = []
-    for chunk, own in zip(chunks, scores, strict=True):
-        taken = _taken(chunk, list(islice(choices, 1 + len(chunk.drafts)))) if chunk.draws else ()
-        if own is None or taken is None:
-            results.append(_BROKEN)
+        draws.append(Draw(chunk, end - 1 - len(chunk.drafts), sequence.rules) if chunk.draws else None)
+        if chunk.scores:
+            scored = sequence.tokens[chunk.start + 1 : chunk.start + chunk.length + 1]  # there is no output yet
+            scores.append(token_logprobs(step, start, scored, sequence.params.logprobs or 0))
         else:
-            results.append(Result(taken, own) if taken or own else _NOTHING)
-    return results
+            scores.append(())
+    _draw([draw for draw in draws if draw is not None], step)
+    return [_result(draw, own, step) for draw, own in zip(draws, scores, strict=True)]
 
 
-def _sampled(chunk: Chunk) -> Iterator[Sampled]:
-    """The sequence at each row that draws."""
-    sequence = chunk.sequence
-    yield sequence
-    counts = sequence.counts
-    for ahead, token in enumerate(chunk.drafts, 1):
-        if counts is not None:
-            counts = counts.extended(token)
-        yield _Ahead(sequence.params, counts, sequence.num_output + ahead)
+def _draw(draws: Rows[Draw], logits: StepLogits) -> None:
+    """Row after row, those of all sequences together."""
+    while draws:
+        choices = sample(logits, [draw.row for draw in draws], draws)
+        draws = [draw for draw, choice in zip(draws, choices, strict=True) if draw.take(choice)]
 
 
-def _taken(chunk: Chunk, choices: Rows[Choice | None]) -> list[Choice] | None:
-    """Up to the first that is not what was drafted; None where a row that counts is not finite."""
-    taken: list[Choice] = []
-    for choice, draft in zip_longest(choices, chunk.drafts):
-        if choice is None:
-            return None
-        taken.append(choice)
-        if choice.token != draft:
-            break
-    return taken
+def _result(draw: Draw | None, scores: Rows[RowLogprobs] | None, logits: StepLogits) -> Result:
+    if scores is None:
+        return Result(failure="not finite")
+    if draw is None:
+        return Result(scores=scores) if scores else _NOTHING
+    if draw.failed:
+        return Result(failure="all banned" if logits.finite(draw.row) else "not finite")
+    return Result(draw.taken, scores)

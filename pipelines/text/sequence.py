@@ -8,7 +8,8 @@ from pipelines.messages.text import ProposerKind, TokenLogprob
 from pipelines.text.cache.prefix import PrefixKey
 from pipelines.text.drafting import Drafting
 from pipelines.text.output.choice_text import Output
-from pipelines.text.sample.sampling import SamplingParams, TokenCounts
+from pipelines.text.sample.rules import Rules
+from pipelines.text.sample.sampling import SamplingParams
 
 
 class State(Enum):
@@ -66,7 +67,7 @@ class Sequence:
     leader: "Sequence | None" = (
         None  # the first choice of the same prompt: it computes the blocks that the others reuse
     )
-    counts: TokenCounts | None = None  # only where penalties need them
+    rules: Rules = field(default_factory=Rules)  # of its logits; they have accepted what was generated
     drafting: Drafting | None = None  # where drafts are wanted
     prompt_logprobs: list[TokenLogprob] | None = None  # wanted; of the prompt's first positions, as far as computed
 
@@ -113,5 +114,4 @@ class Sequence:
     def append(self, token: int) -> None:
         """One more generated token."""
         self.tokens.append(token)
-        if self.counts is not None:
-            self.counts.add(token)
+        self.rules.accept(token)

@@ -22,7 +22,7 @@ PATIENCE = 4  # tokens that are worth reading for each that may still be said
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of one forward; implements `pipelines.text.runner.Stretch`."""
+    """Rows of one forward; implements `pipelines.text.runner.RowSpan`."""
 
     ids: Rows[int]
     start: int
@@ -201,8 +201,7 @@ class DraftModel:
                 if choice is None or choice.token >= self._vocab_size:
                     continue
                 reading.drafts.append(choice.token)
-                params = reading.sequence.params
-                ended = choice.token in params.eos_ids or choice.token in params.stop_ids
+                ended = reading.sequence.params.ends(choice.token)
                 if not ended and len(reading.drafts) < lengths[reading.sequence]:
                     going_on.append(reading)
             speaking = going_on

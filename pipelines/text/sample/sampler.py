@@ -8,25 +8,27 @@ sorted.
 import math
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
 from models.decoder.logits import Logits, largest, on_host
-from pipelines.text.sample.sampling import Doubles, Floats, Ids, SamplingParams, TokenCounts, uniform
+from pipelines.text.sample.rules import Rules, apply_all
+from pipelines.text.sample.sampling import Doubles, Floats, Ids, SamplingParams, uniform
 
 TOP_LOGPROBS = 20  # the most alternatives that a request may ask for
 _CHUNKS = 256
 
 
 class Sampled(Protocol):
-    """What the sampler asks of a sequence."""
+    """What the sampler asks of a sequence at one row."""
 
     @property
     def params(self) -> SamplingParams: ...
 
     @property
-    def counts(self) -> TokenCounts | None: ...
+    def rules(self) -> Rules: ...
 
     @property
     def num_output(self) -> int: ...
@@ -46,57 +48,100 @@ class Choice:
     logprobs: RowLogprobs | None = None
 
 
-def sample(logits: Logits, sequences: Rows[Sampled]) -> list[Choice | None]:
-    """The next token of each sequence, from its row of `logits` [sequences, vocab]; None where the row is not
-    finite."""
-    if all(sequence.params.plain for sequence in sequences):
-        return greedy(logits)
-    rows = on_host(logits)
-    return [_choose(row, sequence) for row, sequence in zip(rows, sequences, strict=True)]
+class StepLogits:
+    """The logits [rows, vocab] of one step, with the largest value of each row and the first id that has it.
+
+    Plain rows need no more, and are left where they are: in a GPU's memory.
+    """
+
+    def __init__(self, logits: Logits) -> None:
+        self._logits = logits
+        self._peaks, ids = largest(logits)
+        self._finite: list[bool] = np.isfinite(self._peaks).tolist()  # NaN counts as the largest
+        self._ids: list[int] = ids.tolist()
+
+    @cached_property
+    def host(self) -> Floats:
+        return on_host(self._logits)
+
+    def finite(self, row: int) -> bool:
+        """False: the model broke on this row."""
+        return self._finite[row]
+
+    def peak(self, row: int) -> np.float32:
+        peak: np.float32 = self._peaks[row]
+        return peak
+
+    def best(self, row: int) -> int:
+        return self._ids[row]
 
 
-def token_logprobs(logits: Logits, tokens: Rows[int], top: int) -> list[RowLogprobs] | None:
-    """Log-probabilities of given tokens, each in its row of `logits` [tokens, vocab]; None where a row is not
-    finite."""
-    rows = on_host(logits)
-    if not np.isfinite(rows.max(axis=-1)).all():
+def is_plain(sequence: Sampled) -> bool:
+    """Whether nothing is wanted of its rows but the most likely token."""
+    return not sequence.rules and sequence.params.greedy and sequence.params.logprobs is None
+
+
+def sample(logits: StepLogits, at: Rows[int], sequences: Rows[Sampled]) -> list[Choice | None]:
+    """The next token of each sequence, from row `at[i]` for sequence i; None where the row is not finite, or where the
+    sequence's rules ban every token."""
+    ruled = [place for place, row in enumerate(at) if sequences[place].rules and logits.finite(row)]
+    changed = _apply_rules(logits, [at[place] for place in ruled], [sequences[place].rules for place in ruled])
+    own = dict(zip(ruled, changed, strict=True))
+    choices: list[Choice | None] = []
+    for place, (row, sequence) in enumerate(zip(at, sequences, strict=True)):
+        if not logits.finite(row):
+            choices.append(None)
+        elif is_plain(sequence):
+            choices.append(Choice(logits.best(row)))
+        else:
+            choices.append(_choose(logits, row, own.get(place), sequence))
+    return choices
+
+
+def token_logprobs(logits: StepLogits, start: int, tokens: Rows[int], top: int) -> list[RowLogprobs] | None:
+    """Log-probabilities of given tokens, each in its row from `start` on; None where a row is not finite."""
+    rows = range(start, start + len(tokens))
+    if not all(map(logits.finite, rows)):
         return None
-    return [_logprobs(row, token, top) for row, token in zip(rows, tokens, strict=True)]
+    return [_logprobs(logits.host[row], logits.peak(row), token, top) for row, token in zip(rows, tokens, strict=True)]
 
 
 def greedy(logits: Logits) -> list[Choice | None]:
-    """The first of the largest values of each row; NaN counts as the largest."""
-    values, ids = largest(logits)
-    finite = np.isfinite(values).tolist()
-    return [Choice(token) if ok else None for token, ok in zip(ids.tolist(), finite, strict=True)]
+    """The first of the largest values of each row; None where it is not finite."""
+    step = StepLogits(logits)
+    return [Choice(step.best(row)) if step.finite(row) else None for row in range(len(logits))]
 
 
-def _choose(row: Floats, sequence: Sampled) -> Choice | None:
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """A row that rules have changed, and what is largest in it."""
+
+    row: Floats
+    peak: float
+    best: int
+
+
+def _apply_rules(logits: StepLogits, at: Rows[int], rules: Rows[Rules]) -> list[_Changed]:
+    if not at:
+        return []
+    rows = logits.host[list(at)]  # a copy
+    apply_all(rules, rows)
+    peaks, ids = largest(rows)
+    return [_Changed(row, peak, id) for row, peak, id in zip(rows, peaks.tolist(), ids.tolist(), strict=True)]
+
+
+def _choose(logits: StepLogits, row: int, changed: _Changed | None, sequence: Sampled) -> Choice | None:
     params = sequence.params
-    if not np.isfinite(row.max()):
+    if changed is not None and changed.peak == -math.inf:
         return None
-    processed = _process(row, sequence)
     if params.greedy:
-        token = int(processed.argmax())
+        token = logits.best(row) if changed is None else changed.best
     else:
-        token = draw(processed, params, uniform(params.seed, sequence.num_output))
-    return Choice(token, None if params.logprobs is None else _logprobs(row, token, params.logprobs))
-
-
-def _process(row: Floats, sequence: Sampled) -> Floats:
-    """Penalties, bias and the mask of `min_tokens`, in that order; on a copy where there is any."""
-    params, counts = sequence.params, sequence.counts
-    masked = sequence.num_output < params.min_tokens
-    if counts is None and not params.logit_bias and not masked:
-        return row
-    row = row.copy()
-    if counts is not None:
-        counts.apply(row, params)
-    if params.logit_bias:
-        row[list(params.logit_bias)] += np.fromiter(params.logit_bias.values(), np.float32)
-    if masked:
-        row[[id for id in (*params.stop_ids, *params.eos_ids) if id < len(row)]] = -np.inf
-    return row
+        values = logits.host[row] if changed is None else changed.row
+        token = draw(values, params, uniform(params.seed, sequence.num_output))
+    if params.logprobs is None:
+        return Choice(token)
+    return Choice(token, _logprobs(logits.host[row], logits.peak(row), token, params.logprobs))
 
 
 def draw(row: Floats, params: SamplingParams, chance: float) -> int:
@@ -175,8 +220,8 @@ def _largest(row: Floats, k: int) -> Ids:
     return _descending(row, np.flatnonzero(row >= bound))[:k]
 
 
-def _logprobs(row: Floats, token: int, top: int) -> RowLogprobs:
-    peak = row.max()
+def _logprobs(row: Floats, peak: np.float32, token: int, top: int) -> RowLogprobs:
+    """`peak`: the largest of `row`."""
     total = float(peak) + math.log(_weights(row, peak, 1.0).sum())
     ids = _largest(row, min(top, len(row))).tolist() if top else []
     return RowLogprobs(float(row[token]) - total, tuple((id, float(row[id]) - total) for id in ids))

@@ -6,6 +6,7 @@ from hashlib import blake2b
 from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from models.decoder.batch import ForwardBatch
@@ -15,6 +16,8 @@ from pipelines.messages.frames import Done, Event
 from pipelines.messages.sampling import SamplingOptions
 from pipelines.messages.text import Prompt, Sampling, StringPrompt, TextOptions, TextRequest
 from pipelines.text.pipeline import TextPipeline
+from pipelines.text.results import Draw
+from pipelines.text.sample.sampler import Choice
 from pipelines.text.step_cost import StepCost
 
 BOS, EOS, USER = 256, 257, 258
@@ -163,6 +166,19 @@ def draft_freely(pipeline: TextPipeline) -> None:
     pipeline._speculation._cost = StepCost(1.0, 0.0)
     if "draft" in pipeline._speculation._proposers:
         pipeline._speculation._proposers["draft"]._cost = StepCost(0.0, 0.0)
+
+
+def keep_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verification keeps one rejected draft in eight."""
+    take = Draw.take
+
+    def lenient(draw: Draw, choice: Choice | None) -> bool:
+        ahead = draw.num_output - draw.chunk.sequence.num_output
+        if choice is not None and ahead < len(draw.chunk.drafts) and draw.params.seed % 8 == 0:
+            choice = Choice(draw.chunk.drafts[ahead], choice.logprobs)
+        return take(draw, choice)
+
+    monkeypatch.setattr(Draw, "take", lenient)
 
 
 def request(

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 
 from pipelines.messages.text import ProposerKind, TokenPrompt
-from pipelines.text.plan import Chunk
-from pipelines.text.sample.sampler import Choice
-from tests.pipelines.text.fakes import FakeDecoder, create_pipeline, draft_freely, request, run, submit
+from tests.pipelines.text.fakes import FakeDecoder, create_pipeline, draft_freely, keep_too_much, request, run, submit
 
 WORDS, LENGTH, TEXTS = 5, 4, 5000
 PROMPT = [
@@ -108,16 +106,6 @@ def test_what_is_sampled_has_the_models_distribution(kind: ProposerKind) -> None
 
 
 @pytest.mark.parametrize("kind", ["ngram", "draft"])
-def test_a_rule_that_keeps_too_much_has_another(kind: ProposerKind, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lenient(chunk: Chunk, choices: Sequence[Choice]) -> list[Choice]:
-        """Keeps one rejected draft in eight."""
-        taken: list[Choice] = []
-        for choice, draft in zip(choices, (*chunk.drafts, None), strict=True):
-            kept = draft is not None and chunk.sequence.params.seed % 8 == 0
-            taken.append(Choice(draft, choice.logprobs) if kept else choice)
-            if taken[-1].token != draft:
-                break
-        return taken
-
-    monkeypatch.setattr("pipelines.text.results._taken", lenient)
+def test_a_verification_that_keeps_too_much_has_another(kind: ProposerKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_too_much(monkeypatch)
     assert excess(texts(kind, 2000)) > 0

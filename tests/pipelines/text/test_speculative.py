@@ -14,12 +14,12 @@ from pipelines.text.drafts.ngram import SuffixIndex
 from pipelines.text.output.choice_text import Output
 from pipelines.text.plan import Chunk, Plan
 from pipelines.text.results import read_logits
-from pipelines.text.sample.sampler import Choice
-from pipelines.text.sample.sampling import SamplingParams, TokenCounts
+from pipelines.text.sample.rules import Rules
+from pipelines.text.sample.sampling import SamplingParams
 from pipelines.text.sequence import Group
 from pipelines.text.sequence import Sequence as TextSequence
 from pipelines.text.step_cost import StepCost
-from tests.pipelines.text.fakes import create_pipeline, draft_freely, only, request, run, submit
+from tests.pipelines.text.fakes import create_pipeline, draft_freely, keep_too_much, only, request, run, submit
 
 # --- what is proposed -------------------------------------------------------------------------------------------------
 
@@ -165,8 +165,8 @@ def statistic(settings: dict[str, float], draft: int) -> tuple[float, int]:
         found: Counter[tuple[int, int | None]] = Counter()
         for seed in seeds:
             params = SamplingParams(seed=seed, max_tokens=9, **settings)
-            counts = TokenCounts([1, 2]) if params.penalised else None
-            sequence = TextSequence(Group(Ticket("r", "interactive", 0.0)), 0, [1, 2], params, Output(), counts=counts)
+            rules = Rules.of(params, [1, 2])
+            sequence = TextSequence(Group(Ticket("r", "interactive", 0.0)), 0, [1, 2], params, Output(), rules=rules)
             tokens = step(Chunk(sequence, 1, 1 + len(drafts), draws=True, drafts=drafts), logits[: 1 + len(drafts)])
             if tokens == [draft]:
                 sequence.append(draft)
@@ -200,12 +200,7 @@ def test_what_is_sampled_has_the_models_distribution(settings: dict[str, float],
     assert found < limit(freedom)
 
 
-def test_a_rule_that_keeps_too_much_has_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lenient(chunk: Chunk, choices: Sequence[Choice]) -> list[Choice]:
-        """Keeps one rejected draft in eight."""
-        keeps = chunk.drafts and (choices[0].token == chunk.drafts[0] or chunk.sequence.params.seed % 8 == 0)
-        return [Choice(chunk.drafts[0]), choices[1]] if keeps else [choices[0]]
-
-    monkeypatch.setattr("pipelines.text.results._taken", lenient)
+def test_a_verification_that_keeps_too_much_has_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_too_much(monkeypatch)
     found, freedom = statistic(*SAMPLED[0])
     assert found > 2 * limit(freedom)

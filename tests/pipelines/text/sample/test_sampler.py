@@ -8,8 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.text.sample.sampler import TOP_LOGPROBS, Choice, draw, sample, token_logprobs
-from pipelines.text.sample.sampling import SamplingParams, TokenCounts, uniform
+from pipelines.text.sample import sampler
+from pipelines.text.sample.rules import Rules
+from pipelines.text.sample.sampler import TOP_LOGPROBS, Choice, RowLogprobs, StepLogits, draw, is_plain
+from pipelines.text.sample.sampling import SamplingParams, uniform
 
 VOCAB = 1000
 GREEDY = SamplingParams(temperature=0.0, max_tokens=10)
@@ -17,9 +19,25 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=10)
 
 @dataclass
 class Row:
+    """A sequence that has said `output`."""
+
     params: SamplingParams
-    counts: TokenCounts | None = None
-    num_output: int = 0
+    prompt: tuple[int, ...] = ()
+    output: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.num_output = len(self.output)
+        self.rules = Rules.of(self.params, self.prompt)
+        for token in self.output:
+            self.rules.accept(token)
+
+
+def sample(logits: torch.Tensor, rows: list[Row]) -> list[Choice | None]:
+    return sampler.sample(StepLogits(logits), range(len(rows)), rows)
+
+
+def token_logprobs(logits: torch.Tensor, tokens: list[int], top: int) -> list[RowLogprobs] | None:
+    return sampler.token_logprobs(StepLogits(logits), 0, tokens, top)
 
 
 def some_logits(rows: int, seed: int = 0, scale: float = 3.0) -> torch.Tensor:
@@ -95,7 +113,7 @@ def test_greedy_rows_take_the_first_of_the_largest():
 
 @pytest.mark.parametrize("settings", [{"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.0}])
 def test_settings_that_leave_one_token_are_greedy(settings):
-    assert SamplingParams(max_tokens=1, **settings).plain
+    assert is_plain(Row(SamplingParams(max_tokens=1, **settings)))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -123,7 +141,7 @@ def test_a_single_nan_is_seen():
 def mixed_rows() -> list[Row]:
     rows = [Row(SamplingParams(max_tokens=9, seed=seed, **settings)) for seed, settings in enumerate(SETTINGS)]
     rows += [Row(GREEDY), Row(replace(GREEDY, logprobs=5)), Row(SamplingParams(max_tokens=9, seed=3, logprobs=20))]
-    rows += [Row(SamplingParams(max_tokens=9, presence_penalty=2.0, repetition_penalty=1.3), TokenCounts([5, 6, 7]))]
+    rows += [Row(SamplingParams(max_tokens=9, presence_penalty=2.0, repetition_penalty=1.3), (5, 6, 7))]
     rows += [Row(SamplingParams(max_tokens=9, logit_bias={4: 50.0}, seed=8, min_tokens=2, eos_ids=frozenset({9})))]
     return rows
 
@@ -151,57 +169,8 @@ def test_seeds():
 def test_each_position_draws_anew():
     row = some_logits(1, scale=1.0)
     params = SamplingParams(max_tokens=1, seed=5)
-    tokens = [sample(row, [Row(params, num_output=position)])[0] for position in range(20)]
+    tokens = [sample(row, [Row(params, output=(0,) * position)])[0] for position in range(20)]
     assert len({choice.token for choice in tokens if choice}) > 10
-
-
-# --- processors -------------------------------------------------------------------------------------------------------
-
-
-def test_penalties():
-    counts = TokenCounts([1, 2])
-    for token in (2, 3, 3, 3):
-        counts.add(token)
-    row = np.array([1.0, 2.0, -2.0, 4.0, 0.5], dtype=np.float32)
-    counts.apply(
-        row, SamplingParams(max_tokens=1, repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25)
-    )
-    # Token 1 was only in the prompt: repeated, but not generated.
-    assert row.tolist() == [1.0, 1.0, -4.0 - 0.5 - 0.25, 2.0 - 0.5 - 0.75, 0.5]
-
-
-@given(st.lists(st.integers(0, 40), max_size=30), st.lists(st.integers(0, 40), max_size=100))
-def test_counts_are_those_of_the_whole_output(prompt, output):
-    counts = TokenCounts(prompt)
-    for token in output:
-        counts.add(token)
-    row = np.zeros(41, dtype=np.float32)
-    counts.apply(row, SamplingParams(max_tokens=1, frequency_penalty=1.0))
-    assert row.tolist() == [-output.count(token) for token in range(41)]
-
-
-def test_a_penalty_moves_greedy_to_the_next_token():
-    logits = torch.zeros(1, VOCAB)
-    logits[0, 3], logits[0, 4] = 2.0, 1.5
-    counts = TokenCounts([])
-    counts.add(3)
-    row = Row(replace(GREEDY, frequency_penalty=1.0), counts)
-    assert sample(logits, [row]) == [Choice(4)]
-
-
-def test_logit_bias_bans_and_forces():
-    logits = some_logits(1)
-    best = int(logits.argmax())
-    (banned,) = sample(logits, [Row(replace(GREEDY, logit_bias={best: -100.0}))])
-    assert banned == Choice(int(logits[0].topk(2).indices[1]))
-    assert sample(logits, [Row(replace(GREEDY, logit_bias={11: 100.0}))]) == [Choice(11)]
-
-
-def test_min_tokens_masks_eos_and_stop_ids():
-    logits = torch.zeros(1, VOCAB)
-    logits[0, 5], logits[0, 6], logits[0, 7] = 9.0, 8.0, 7.0
-    params = replace(GREEDY, min_tokens=2, eos_ids=frozenset({5}), stop_ids=frozenset({6, VOCAB + 5}))
-    assert [sample(logits, [Row(params, num_output=n)]) for n in range(3)] == [[Choice(7)], [Choice(7)], [Choice(5)]]
 
 
 # --- log-probabilities ------------------------------------------------------------------------------------------------
@@ -214,7 +183,7 @@ def test_logprobs_are_the_models_own_log_softmax(top):
     params = SamplingParams(
         max_tokens=9, temperature=0.3, top_p=0.5, logprobs=top, logit_bias={3: 50.0}, frequency_penalty=1.0
     )
-    for number, choice in enumerate(sample(logits, [Row(params, TokenCounts([1]))] * 4)):
+    for number, choice in enumerate(sample(logits, [Row(params, (1,))] * 4)):
         assert choice is not None
         assert choice.logprobs is not None
         assert choice.token == 3

@@ -1,0 +1,236 @@
+"""From a request to sequences: validated, templated, tokenised."""
+
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from models.tokenizer.tokenizer import NONE, Tokenizer
+from pipelines.base import InvalidRequest, Ticket
+from pipelines.effort import effort
+from pipelines.messages.sampling import SamplingDefaults
+from pipelines.messages.text import (
+    ChatPrompt,
+    Prompt,
+    ProposerKind,
+    StringPrompt,
+    TextOptions,
+    TextRequest,
+    TokenPrompt,
+)
+from pipelines.text.cache.prefix import PrefixKey, prefix_keys
+from pipelines.text.drafting import Drafting
+from pipelines.text.output.choice_text import Output
+from pipelines.text.output.detokenizer import incomplete_tail
+from pipelines.text.prompt.chat_template import ChatTemplate
+from pipelines.text.prompt.validation import validate
+from pipelines.text.prompt.vocabulary import Vocabulary
+from pipelines.text.sample.rules import Rules
+from pipelines.text.sample.sampling import SamplingParams
+from pipelines.text.sequence import Group, Sequence
+
+T = TypeVar("T")
+
+BRIEF = 1000  # of effort: preparing more takes longer than waking a thread
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """A prompt as the model reads it, and as it is echoed."""
+
+    ids: list[int]
+    text: str
+    tail: bytes = b""  # of the text: the beginning of a character that only the output can complete
+
+
+class Preparer:
+    """Runs on pool threads, concurrently: nothing here changes but each thread's own tokenizer."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocabulary: Vocabulary,
+        defaults: SamplingDefaults,
+        eos_ids: frozenset[int],
+        template: ChatTemplate | None,
+        *,
+        max_model_len: int,
+        block_size: int,
+        options: TextOptions,
+        proposers: Collection[ProposerKind],
+    ) -> None:
+        """`defaults` and `options`: what holds for requests that don't say. `eos_ids`: the model's own, beside the
+        tokenizer's. `proposers`: those that the model has."""
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._defaults = defaults
+        self._template = template
+        self._max_model_len = max_model_len
+        self._block_size = block_size
+        self._prefix_cache = options.prefix_cache
+        self._proposer: ProposerKind = options.speculation or "ngram"
+        self._max_draft = options.max_draft if options.speculation else 0
+        self._proposers = proposers
+        self._eos_ids = tokenizer.eos_ids | eos_ids
+        self._idle = [tokenizer]  # of those made, whichever nobody uses
+
+    def brief(self, request: TextRequest) -> bool:
+        return effort(request) <= BRIEF
+
+    def prepare(self, ticket: Ticket, request: TextRequest) -> list[Sequence]:
+        """`n` sequences for each prompt, in the order of the choices. Raises InvalidRequest."""
+        validate(request, self._vocabulary.size)
+        proposer = request.proposer or self._proposer
+        if proposer not in self._proposers:
+            raise InvalidRequest("this model has no draft model, only 'ngram'", request.called("speculation.kind"))
+        group = Group(ticket, request.echo, proposer=proposer)
+        sequences: list[Sequence] = []
+        for prompt in request.prompts:
+            field = request.called("messages" if isinstance(prompt, ChatPrompt) else "prompt")
+            with self._lent() as tokenizer:
+                tokens = self._tokenise(prompt, tokenizer, field)
+            params = self._resolve(request, len(tokens.ids), field)
+            keys = prefix_keys(tokens.ids, self._block_size, request.salt) if self._prefix_cache else []
+            sequences.extend(self._choices(group, request, tokens, params, keys, len(sequences)))
+        group.unfinished = len(sequences)
+        group.prompt_tokens = sum(sequence.prompt_tokens for sequence in sequences)
+        return sequences
+
+    def _choices(
+        self,
+        group: Group,
+        request: TextRequest,
+        tokens: _Tokens,
+        params: SamplingParams,
+        keys: list[PrefixKey],
+        first: int,
+    ) -> list[Sequence]:
+        choices: list[Sequence] = []
+        most = self._max_draft if request.max_draft is None else request.max_draft
+        rules = Rules.of(params, tokens.ids)
+        for number in range(request.n):
+            own = replace(params, seed=(params.seed + number) % 2**64)
+            wanted = request.echo and params.logprobs is not None
+            choices.append(
+                Sequence(
+                    group,
+                    first + number,
+                    list(tokens.ids),
+                    own,
+                    Output(own.stop, tokens.tail),
+                    prompt_text=tokens.text if request.echo else "",
+                    keys=keys,
+                    leader=choices[0] if choices else None,
+                    rules=rules.fork() if choices else rules,
+                    drafting=Drafting(group.proposer, most) if most else None,
+                    prompt_logprobs=[self._vocabulary.logprob(tokens.ids[0], None)] if wanted else None,
+                )
+            )
+        return choices
+
+    # --- tokens -------------------------------------------------------------------------------------------------------
+
+    def _tokenise(self, prompt: Prompt, tokenizer: Tokenizer, field: str) -> _Tokens:
+        """`field`: what the caller calls the prompt. Raises InvalidRequest."""
+        match prompt:
+            case ChatPrompt(messages=messages):
+                if not messages:
+                    raise InvalidRequest("there are no messages", field)
+                if self._template is None:
+                    raise InvalidRequest("this model has no chat template: it only completes prompts", field)
+                prompt_text = self._template.render(messages)
+                self._require_fit(tokenizer, field, prompt_text.text, prompt_text.literals)
+                ids = tokenizer.encode(prompt_text.text, add_special=False, literals=prompt_text.literals)
+                self._require_known(field, ids)
+                return _Tokens(ids, "")  # a chat is not echoed
+            case StringPrompt(text=text):
+                self._require_fit(tokenizer, field, text)
+                ids = tokenizer.encode(text, add_special=True)
+                if not ids and tokenizer.bos_id is not None:
+                    ids = [tokenizer.bos_id]  # an empty prompt: a text of the model's own
+                if not ids:
+                    raise InvalidRequest("the prompt is empty, and the model has no token that begins a text", field)
+                self._require_known(field, ids)
+                return _Tokens(ids, text)
+            case TokenPrompt(ids=ids):
+                if not ids:
+                    raise InvalidRequest("a prompt of token ids needs at least one", field)
+                if len(ids) > self._max_model_len:
+                    raise self._too_long(field, str(len(ids)))
+                self._require_known(field, ids)
+                data = b"".join(map(self._vocabulary.bytes_of, ids))
+                tail = incomplete_tail(data)
+                return _Tokens(ids, data[: len(data) - len(tail)].decode("utf-8", errors="replace"), tail)
+
+    def _require_fit(self, tokenizer: Tokenizer, field: str, text: str, literals: Mapping[str, str] = NONE) -> None:
+        """Raises InvalidRequest for a text that is too long by far: it is not worth the seconds to count its tokens."""
+        if tokenizer.exceeds(text, self._max_model_len, literals=literals):
+            raise self._too_long(field, f"more than {self._max_model_len}")
+
+    def _too_long(self, field: str, count: str) -> InvalidRequest:
+        return InvalidRequest(
+            f"the context holds {self._max_model_len} tokens, the prompt alone has {count}",
+            field,
+            "context_length_exceeded",
+        )
+
+    def _require_known(self, field: str, ids: list[int]) -> None:
+        """Raises InvalidRequest for an id that the model has no row for. A tokenizer may have such tokens too: added
+        ones, behind a vocabulary that was not made larger for them."""
+        size = self._vocabulary.size
+        for id in (min(ids, default=0), max(ids, default=0)):
+            if not 0 <= id < size:
+                raise InvalidRequest(f"token id {id} is out of range: the vocabulary has {size}", field)
+
+    @contextmanager
+    def _lent(self) -> Iterator[Tokenizer]:
+        """A tokenizer that no other thread uses meanwhile. There are as many as were ever in use at once: making one
+        takes longer than most prompts."""
+        try:
+            tokenizer = self._idle.pop()
+        except IndexError:
+            tokenizer = self._tokenizer.clone()
+        try:
+            yield tokenizer
+        finally:
+            self._idle.append(tokenizer)
+
+    # --- settings -----------------------------------------------------------------------------------------------------
+
+    def _resolve(self, request: TextRequest, prompt_length: int, field: str) -> SamplingParams:
+        """Settings with the model's defaults. Raises InvalidRequest where prompt and output can never fit."""
+        sampling, limit = request.sampling, self._max_model_len
+        room = limit - prompt_length
+        if room < (0 if sampling.max_tokens == 0 else 1):
+            raise self._too_long(field, str(prompt_length))
+        if sampling.max_tokens is not None and sampling.max_tokens > room:
+            name = request.called("max_tokens")
+            raise InvalidRequest(
+                f"the context holds {limit} tokens: {prompt_length} of the prompt and {name} {sampling.max_tokens} "
+                f"are {prompt_length + sampling.max_tokens}",
+                name,
+                "context_length_exceeded",
+            )
+        own = self._defaults
+        return SamplingParams(
+            temperature=_or(sampling.temperature, own.temperature),
+            top_p=_or(sampling.top_p, own.top_p),
+            top_k=max(0, _or(sampling.top_k, own.top_k)),
+            min_p=_or(sampling.min_p, own.min_p),
+            repetition_penalty=_or(sampling.repetition_penalty, own.repetition_penalty),
+            presence_penalty=_or(sampling.presence_penalty, own.presence_penalty),
+            frequency_penalty=_or(sampling.frequency_penalty, own.frequency_penalty),
+            logit_bias=sampling.logit_bias,
+            seed=secrets.randbits(64) if sampling.seed is None else sampling.seed % 2**64,
+            max_tokens=room if sampling.max_tokens is None else sampling.max_tokens,
+            min_tokens=sampling.min_tokens,
+            stop=tuple(sampling.stop),
+            stop_ids=frozenset(sampling.stop_token_ids),
+            eos_ids=frozenset() if sampling.ignore_eos else self._eos_ids,
+            logprobs=sampling.logprobs,
+        )
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value

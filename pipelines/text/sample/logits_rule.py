@@ -1,0 +1,71 @@
+"""What a rule of one sequence's logits is, and what it may rely on."""
+
+from collections.abc import Sequence as Rows
+from typing import Protocol, Self
+
+from pipelines.text.sample.sampling import Floats, Ids, SamplingParams
+
+
+class LogitsRule(Protocol):
+    """Changes the logits that one sequence draws from; the next ones may depend on what has been said.
+
+    Derive from this, and name the class in `pipelines.text.sample.rules.KINDS`. A sequence has a rule exactly where
+    `of` gives one, and only a sequence without any is plain.
+
+    What a rule may rely on, whatever else runs:
+
+    - **Rows.** `apply` is given a copy of the model's own logits, finite but for -inf, which the kinds before it in
+      `KINDS` have changed. Temperature, top-k, top-p and min-p come after all rules; log-probabilities are of the
+      model's own logits and see none. -inf bans a token: no kind takes that back. Where all are banned the request
+      fails as `invalid_request`.
+    - **Order.** `apply` for the first token, `accept` of it, `apply` for the second, and so on: `accept` has each
+      generated token once, in order, the one that ends the choice too, and never one that the `apply` before it has
+      banned. The prompt is not accepted; `of` is given it.
+    - **Steps that are run again.** A step that fails is repeated: `apply` may come several times before `accept`, and
+      must leave the rule as it was. Where it raises, this request alone fails. There may be no further call at any
+      time: a request can be aborted.
+    - **Drafts.** The row behind a draft is looked at only where that draft was drawn from the row before it. It is
+      given a fork that has accepted the drafts up to there and is dropped at the end of the step; then the sequence's
+      own rule accepts what was drawn. So nothing is ever taken back, no rule has to accept a draft that it bans, and
+      none sees a row behind a token that ends the choice.
+    - **Preemption.** A sequence that is put back keeps its rules: what is replayed is neither applied to nor accepted
+      again.
+    - **Choices.** Each of `n` choices has its own: the first what `of` gave, the others forks of it, taken before
+      anything was accepted.
+    - **Threads.** `of` and those forks are called on a pool thread, all else on the engine's.
+
+    What a row needs depends on what was accepted alone, so it may be begun by `accept`, beside the next forward.
+    """
+
+    @classmethod
+    def of(cls, params: SamplingParams, prompt: Rows[int]) -> Self | None:
+        """The rule of a sequence with these settings, whose prompt is these tokens; None where they ask for none.
+
+        Raises InvalidRequest where it can't be kept.
+        """
+        ...
+
+    def apply(self, row: Floats) -> None:
+        """Change `row` [vocab] in place, for the next token."""
+        ...
+
+    @classmethod
+    def apply_all(cls, rules: Rows[Self], logits: Floats, at: Ids) -> None:
+        """Change rows `at` of `logits` [rows, vocab], `rules[i]` its row `at[i]`: the same to the bit as each one's
+        `apply`, which this is where a kind has nothing faster. Rows and rules of one step, all of which differ."""
+        for rule, row in zip(rules, at.tolist(), strict=True):
+            rule.apply(logits[row])
+
+    def accept(self, token: int) -> None:
+        """The sequence has said one more token. Raises nothing: what is wrong, the next `apply` raises."""
+        ...
+
+    def fork(self) -> Self:
+        """Another one in the same state, of which nothing that it accepts is seen here. One without a state may give
+        itself."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether it changes no row any more, whatever is accepted. The sequence drops it then."""
+        return False
