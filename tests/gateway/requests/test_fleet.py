@@ -102,8 +102,6 @@ async def ask(fleet: Fleet, model: str, timeout: float = PATIENCE) -> str:
     request = TextRequest(prompts=[StringPrompt("one two")])
     job = Job("x", fleet.route(model), request, 1, Terms(timeout))
     exchange = Exchange(job, Timeline(), Registry(metrics_by_kind()))
-        Job("x", fleet.route(model), request, 1, Terms(timeout)), Timeline(), Registry(metrics_by_kind())
-    )
     text = ""
     try:
         await exchange.open()
