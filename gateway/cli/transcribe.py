@@ -13,7 +13,7 @@ from gateway.api.audio.request import Format, Task
 from gateway.backends.base import State
 from gateway.config.settings import ModelSettings, Settings
 from gateway.errors import ApiError
-from gateway.requests.exchange import Exchange, Job
+from gateway.requests.exchange import Exchange, Job, Terms
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from metrics.timeline import Timeline, phases
@@ -112,7 +112,7 @@ async def _one(
             prompt=options.prompt,
             timestamps=options.format in WORDS_FORMATS,
         )
-        job = Job(str(file.path), route, request, 1, ONE_FILE_S)
+        job = Job(str(file.path), route, request, 1, Terms(ONE_FILE_S))
         exchange = Exchange(job, Timeline(), registry)
         answer = TranscriptionAnswer(options.format, options.task, [])
         try:

@@ -33,6 +33,14 @@ SMALL_BODY = 8 * 1024  # bytes: two thousand tokens
 SMALL_FILES = 2 * 1024 * 1024  # bytes: a minute of speech
 
 
+class Terms(Struct, frozen=True):
+    """How a request is to be run, as far as its key and its model allow."""
+
+    timeout: float  # seconds from its arrival to its end; of a live stream to its start
+    priority: Priority = "interactive"
+    tenant: str = ""  # whose it is: slots are shared fairly between tenants
+
+
 class Job(Struct, frozen=True):
     """A valid request, ready to be run."""
 
@@ -40,11 +48,9 @@ class Job(Struct, frozen=True):
     route: Route
     request: Request
     units: int  # slots that it asks for
-    timeout: float  # seconds from its arrival to its end; of a live stream to its start
+    terms: Terms
     body_bytes: int = 0  # what its client sent, files excepted
-    priority: Priority = "interactive"
     files: Sequence[SpoolFile] = ()  # uploads that end with it
-    tenant: str = ""  # whose it is: slots are shared fairly between tenants
     live: bool = False  # its client feeds it while it runs, and may be quiet for as long as it likes
 
     @property
@@ -78,7 +84,7 @@ class Exchange:
         self._files = job.files
         self._live = job.live
         self._registry = registry
-        self._deadline = timeline.arrival + job.timeout
+        self._deadline = timeline.arrival + job.terms.timeout
         self._task: asyncio.Task[object] | None = None
         self._cause: ApiError | None = None
         self._lease: Lease | None = None
@@ -212,8 +218,9 @@ class Exchange:
         self._lease = lease = await self._admitted(job)
         timeline.slot = now = monotonic()
         left = None if job.live else self._deadline - now
+        call = Call(job.id, job.request, job.terms.priority, left, job.terms.tenant)
         try:
-            session = lease.replica.open(Call(job.id, job.request, job.priority, left, job.tenant), timeline)
+            session = lease.replica.open(call, timeline)
         except BackendError as error:
             raise errors.backend_error(error) from error
         self._session = session
@@ -223,11 +230,11 @@ class Exchange:
 
     async def _admitted(self, job: Job) -> Lease:
         """The job's slots, once its model is loaded. Raises ApiError (429, 503, 504), which is counted."""
-        route = self.route
+        route, terms = self.route, job.terms
         route.wake()
         try:
-            return await job.admission.acquire(
-                job.units, job.priority, self._deadline, tenant=job.tenant, large=job.large
+            return await self._admission.acquire(
+                job.units, terms.priority, self._deadline, tenant=terms.tenant, large=job.large
             )
         except Overloaded as refusal:
             error = errors.overloaded(refusal.retry_after)

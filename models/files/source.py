@@ -1,4 +1,4 @@
-"""Where a model's files are: a local path, a package of the registry, or a hub repository. Free of torch.
+"""Where a model's files are: a local path, a package of the registry, or a hub repository.
 
 No source ever brings code along: files are read, nothing in them is imported.
 """

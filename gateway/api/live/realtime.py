@@ -156,7 +156,7 @@ class RealtimeSession:
 
     def _route(self, model: str) -> Route:
         try:
-            return self._dispatcher.route(model, "audio")
+            return self._dispatcher.route(model, self._session.route.kind)
         except ApiError as error:
             raise BadEvent(error.message, error.code or "invalid_value", MODEL_FIELD) from None
 

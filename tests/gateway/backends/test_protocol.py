@@ -10,7 +10,7 @@ import pytest
 from gateway.backends.base import Call, State
 from gateway.backends.session import EventSession
 from gateway.errors import ApiError
-from gateway.requests.exchange import Exchange, Job
+from gateway.requests.exchange import Exchange, Job, Terms
 from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.timeline import Timeline
@@ -92,12 +92,12 @@ def route(registry: RecordingRegistry) -> Route:
 
 def exchange(route: Route, registry: RecordingRegistry, text: str) -> Exchange:
     request = TextRequest(prompts=[StringPrompt(text)])
-    return Exchange(Job("x", route, request, 1, 10.0), Timeline(), registry)
+    return Exchange(Job("x", route, request, 1, Terms(10.0)), Timeline(), registry)
 
 
 def live(route: Route, registry: RecordingRegistry) -> LiveCall:
     def begin(route: Route, request: StreamRequest, timeline: Timeline) -> Exchange:
-        return Exchange(Job("x", route, request, 1, 10.0, live=True), timeline, registry)
+        return Exchange(Job("x", route, request, 1, Terms(10.0), live=True), timeline, registry)
 
     return LiveCall(begin, route, StreamRequest(), Timeline())
 

@@ -11,7 +11,7 @@ from litestar.datastructures import State
 from msgspec import Struct
 
 from gateway import app as application
-from gateway.api.request import HttpRequest, json_body
+from gateway.api.request import HttpRequest, json_body, kind
 from gateway.app import create_app
 from gateway.asgi import Receive, Scope, Send
 from gateway.cli.console import endpoint_rows
@@ -141,6 +141,7 @@ class Echo(Struct, forbid_unknown_fields=True):
 
 class EchoAnswer(Struct):
     text: str
+    kind: str
     routed: bool  # whether it came through Litestar's router
 
 
@@ -175,7 +176,7 @@ def echo(**said: Any) -> type[Controller]:
         )
         async def echo(self, request: HttpRequest) -> Says:
             body = msgspec.json.decode(await json_body(request), type=Echo)
-            return Says(EchoAnswer(body.text, "route_handler" in request.scope))
+            return Says(EchoAnswer(body.text, kind(request), "route_handler" in request.scope))
 
     return EchoController
 
@@ -256,9 +257,10 @@ async def test_a_declared_route_is_in_the_schema(tmp_path: Path) -> None:
 async def test_a_declared_route_is_served_the_way_that_it_says(tmp_path: Path, direct: bool) -> None:
     async with make_client(app_of(echo(direct=direct, aliases=("/echo",)))) as client:
         for path in ("/v1/echo", "/echo"):
-            assert (await client.post(path, json={"text": "hi"})).json() == {"text": "hi", "routed": not direct}
+            said = (await client.post(path, json={"text": "hi"})).json()
+            assert said == {"text": "hi", "kind": "text", "routed": not direct}
         routed = await client.post("/v1/echo/", json={"text": "hi"})
-        assert routed.json() == {"text": "hi", "routed": True}
+        assert routed.json() == {"text": "hi", "kind": "text", "routed": True}
 
 
 @pytest.mark.parametrize(("body", "limit"), [(JsonBody(Echo), 1000), (FormBody(Echo, ("file",)), 2000)])

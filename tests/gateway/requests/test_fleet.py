@@ -8,7 +8,7 @@ import pytest
 from gateway.backends.base import Call, State
 from gateway.config.settings import ModelSettings, Settings
 from gateway.errors import ApiError
-from gateway.requests.exchange import Exchange, Job
+from gateway.requests.exchange import Exchange, Job, Terms
 from gateway.requests.fleet import Fleet, UnknownModel
 from metrics.registry import Registry
 from metrics.timeline import Timeline
@@ -100,7 +100,8 @@ async def test_a_slow_text_model_does_not_hold_up_the_others() -> None:
 async def ask(fleet: Fleet, model: str, timeout: float = PATIENCE) -> str:
     """The answer to a request as it arrives, or the code of its error."""
     request = TextRequest(prompts=[StringPrompt("one two")])
-    exchange = Exchange(Job("x", fleet.route(model), request, 1, timeout), Timeline(), Registry(metrics_by_kind()))
+    job = Job("x", fleet.route(model), request, 1, Terms(timeout))
+    exchange = Exchange(job, Timeline(), Registry(metrics_by_kind()))
     text = ""
     try:
         await exchange.open()

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.backends.base import State
 from gateway.errors import ApiError
-from gateway.requests.exchange import Exchange, Job
+from gateway.requests.exchange import Exchange, Job, Terms
 from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.registry import Registry
@@ -28,9 +28,8 @@ HANDSHAKE = (
 
 
 def begin(route: Route, request: StreamRequest, timeline: Timeline) -> Exchange:
-    return Exchange(
-        Job("x", route, request, 1, route.settings.timeout_s, live=True), timeline, Registry(metrics_by_kind())
-    )
+    job = Job("x", route, request, 1, Terms(route.settings.timeout_s), live=True)
+    return Exchange(job, timeline, Registry(metrics_by_kind()))
 
 
 def loading() -> ScriptedBackend:

@@ -24,7 +24,7 @@ from models.privacy import SILENCED
 from pipelines.kinds import KINDS
 from pipelines.messages.sampling import SamplingOptions
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 
 
 def read(name: str) -> str:
