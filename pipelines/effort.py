@@ -7,7 +7,7 @@ from pipelines.messages.audio import TranscriptionRequest
 from pipelines.messages.embedding import EmbeddingRequest, ImageBytes, RerankRequest
 from pipelines.messages.frames import Request
 from pipelines.messages.image import ImageRequest
-from pipelines.messages.text import ChatPrompt, Message, StringPrompt, TextPart, TextRequest, TokenPrompt
+from pipelines.messages.text import ChatPrompt, Message, StringPrompt, TextRequest, TokenPrompt
 
 # Bytes of a media file that are decoded in the time in which one of a text is tokenised: 4 of Opus, 140 of WAV.
 MEDIA_BYTES = 8
@@ -46,7 +46,7 @@ def _of_prompt(prompt: ChatPrompt | StringPrompt | TokenPrompt | ImageBytes) -> 
 
 def _of_message(message: Message) -> int:
     """A template may write all that a message has."""
-    texts = [part.text for part in message.content if isinstance(part, TextPart)]
+    texts = [part.text for part in message.content]
     texts += [message.name or "", message.tool_call_id or ""]
     for call in message.tool_calls:
         texts += [call.id, call.type, call.function.name, call.function.arguments]

@@ -18,7 +18,6 @@ file exists (and makes it), "fake:slow:SECONDS", "fake:broken:HOW" ends as LOAD_
 import os
 import signal
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -132,8 +131,6 @@ class FakePipeline:
         self._flaked: set[str] = set()
         self._generated = 0
         self._aborted = 0
-        self._feeding = threading.Lock()
-        self._in_prepare = 0
 
     @classmethod
     def load(cls, spec: ModelSpec) -> "tuple[FakePipeline, Ready]":
