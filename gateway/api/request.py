@@ -3,11 +3,12 @@
 from time import monotonic
 from typing import cast
 
-from litestar import Request
+from litestar import Request, WebSocket
 from litestar.datastructures import State
 
 from gateway.asgi import Receive, Scope, header
 from gateway.config.settings import ModelSettings
+from gateway.endpoint import Endpoint
 from gateway.errors import ApiError, bad_request, client_closed, unsupported_media_type
 from gateway.http.auth import Principal
 from gateway.requests.dispatch import Dispatcher
@@ -43,6 +44,13 @@ def dispatcher(request: HttpRequest) -> Dispatcher:
     """The gateway's, without Litestar's injection: that costs a request more than all the middleware."""
     found: Dispatcher = request.app.state.dispatcher
     return found
+
+
+def kind(connection: HttpRequest | WebSocket[object, object, State]) -> str:
+    """Of the model that the connection's endpoint needs, as it declares."""
+    endpoint: Endpoint = connection.scope["state"]["endpoint"]
+    assert endpoint.kind is not None
+    return endpoint.kind
 
 
 def terms(request: HttpRequest, settings: ModelSettings) -> Terms:

@@ -17,11 +17,11 @@ from gateway.errors import ApiError
 from gateway.requests.admission import Admission, Lease, Overloaded, QueueDeadline, Unavailable
 from gateway.requests.routing import Route
 from gateway.uploads.spool import SpoolFile
+from metrics.metric import Histogram
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.messages.audio import Media, StreamItem
-from pipelines.messages.frames import Accepted, Done, Event, Failed, Priority, Request, Said
-from pipelines.messages.text import ChoiceDone
+from pipelines.messages.base import Item, Request, Said
+from pipelines.messages.frames import Accepted, Done, Event, Failed, Priority
 
 CANCELLED = "cancelled"  # the outcome of a request that the server itself gave up
 CLIENT_LEFT = "client_left"  # of one whose client closed the connection
@@ -140,12 +140,8 @@ class Exchange:
             match event:
                 case Accepted() | Failed():
                     continue
-                case ChoiceDone(reason=reason):
-                    self.timeline.outcome = reason
                 case Done():
-                    self.timeline.outcome = self.timeline.outcome or "stop"  # of what has no choices
-                case Media(seconds=seconds):
-                    self.timeline.media_seconds = seconds
+                    self.timeline.outcome = self.timeline.outcome or "stop"  # of what does not say how it ended
             self._output = True
         if self._output:
             self._waiting_since = None
@@ -170,7 +166,7 @@ class Exchange:
                     case _:
                         yield event
 
-    async def send(self, item: StreamItem) -> None:
+    async def send(self, item: Item) -> None:
         """More input of a live stream. Waits where the backend does not keep up; nothing, once it is over."""
         if self._session is not None:
             await self._session.send(item)
@@ -181,9 +177,9 @@ class Exchange:
             return errors.worker_lost(began=self._output, retry_after=self._admission.restart_seconds)
         return errors.backend_error(failure)
 
-    def sample(self, name: str, seconds: float) -> None:
-        """One more sample of an interval that the timeline does not hold."""
-        self._registry.sample(self.route.name, self.route.kind, name, seconds)
+    def sample(self, metric: Histogram, value: float) -> None:
+        """One more sample, before the exchange is closed."""
+        self._registry.sample(self.route.name, self.route.kind, metric, value)
 
     # --- its end ------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from msgspec import ValidationError
 from gateway.api.live.plain import SpeechSession
 from gateway.api.live.plain_query import StreamQuery
 from gateway.api.live.realtime import DEFAULT_RATE, RealtimeSession, Session
+from gateway.api.request import kind
 from gateway.asgi import Message, Receive, Scope, disconnected
 from gateway.asgi import Send as AsgiSend
 from gateway.endpoint import Endpoint
@@ -67,7 +68,7 @@ def _realtime(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, SocketS
     model, intent = socket.query_params.get("model"), socket.query_params.get("intent", "transcription")
     if intent != "transcription":
         raise bad_request("intent", "'intent' is not valid; this endpoint transcribes: 'transcription'.")
-    route = dispatcher.route_or_first(model, "audio")
+    route = dispatcher.route_or_first(model, kind(socket))
     session = Session(route, model or route.name, StreamRequest(rate=DEFAULT_RATE))
     call = _call(socket, dispatcher, route, session.request)
     return call, RealtimeSession(session, call, dispatcher, _Sender(socket))
@@ -75,7 +76,7 @@ def _realtime(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, SocketS
 
 def _plain(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, SocketSession]:
     query = _query(socket.query_params)
-    route = dispatcher.route_or_first(query.model, "audio")
+    route = dispatcher.route_or_first(query.model, kind(socket))
     call = _call(socket, dispatcher, route, _stream_request(query))
     return call, SpeechSession(call, _Sender(socket))
 

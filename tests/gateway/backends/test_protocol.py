@@ -15,7 +15,8 @@ from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.timeline import Timeline
 from pipelines.messages.audio import Acknowledged, Audio, End, Final, StreamItem, StreamRequest
-from pipelines.messages.frames import Done, Event, Failed, Ready, Said, Timing, Usage
+from pipelines.messages.base import Said
+from pipelines.messages.frames import Done, Event, Failed, Ready, Timing, Usage
 from pipelines.messages.text import Delta, StringPrompt, TextRequest
 from tests.gateway.scripted import SETTINGS, ScriptedBackend
 from tests.gateway.scripted_app import RecordingRegistry
