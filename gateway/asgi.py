@@ -13,6 +13,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 
+async def disconnected(receive: Receive) -> None:
+    """Returns once the client has left. What it sends until then is dropped."""
+    while not (await receive())["type"].endswith(".disconnect"):
+        pass
+
+
 def header(scope: Scope, name: bytes) -> bytes | None:
     """The first header of a name, which is in lower case."""
     value: bytes

@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from pipelines.messages.frames import ErrorCode, Event, ModelSpec, Priority, Ready, Request, Stats, StepReport
+from pipelines.messages.frames import ErrorCode, Event, Failed, ModelSpec, Priority, Ready, Request, Stats, StepReport
 
 
 class InvalidRequest(Exception):
@@ -16,6 +16,12 @@ class InvalidRequest(Exception):
         self.message = message
         self.param = param
         self.code: ErrorCode = code
+
+
+def non_finite(request_id: str, where: str = "") -> Failed:
+    """The end of a request whose result is no number. `where`: of which part of it, " for input 3"."""
+    what = f"The model's result{where} is not a finite number, and another try gives the same."
+    return Failed(request_id, "invalid_output", what)
 
 
 class ModelError(Exception):

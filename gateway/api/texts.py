@@ -1,7 +1,7 @@
 """What the endpoints that embed and rank have in common: bodies of texts, each checked by name."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, TypeVar
 
 import msgspec
@@ -52,6 +52,17 @@ def same(*given: tuple[str, T | None]) -> T | None:
         if value != values[0][1]:
             raise bad_request(name, f"{name!r} and {values[0][0]!r} are the same thing; leave one of them out.")
     return values[0][1] if values else None
+
+
+def renamed(*fields: Sequence[tuple[str, object]]) -> dict[str, str]:
+    """What the client calls fields that have several names, each with its usual name first; only those that it calls
+    by another one. See `pipelines.messages.names`."""
+    found: dict[str, str] = {}
+    for (usual, value), *others in fields:
+        for name, other in others if value is None else ():
+            if other is not None:
+                found[usual] = name
+    return found
 
 
 def check_text(text: str, at: str) -> str:

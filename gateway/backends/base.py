@@ -8,6 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from metrics.timeline import Timeline
+from pipelines.messages.audio import StreamItem
 from pipelines.messages.frames import ErrorCode, Event, Priority, Ready, Request
 
 
@@ -55,8 +56,8 @@ class Session(Protocol):
         merged: unread deltas of a choice become one. Nothing follows a terminal event."""
         ...
 
-    async def send(self, data: bytes) -> None:
-        """More input of a live stream; waits where the backend does not keep up."""
+    async def send(self, item: StreamItem) -> None:
+        """More input of a live stream, in order; nothing once it has ended. Waits for a backend that lags."""
         ...
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ from time import monotonic
 
 from gateway.backends.mailbox import Mailbox
 from metrics.timeline import Timeline
+from pipelines.messages.audio import StreamItem, encode_item
 from pipelines.messages.frames import Abort, Accepted, Done, Event, Failed, Feed, ToWorker
 from pipelines.messages.image import Denoised, Picture, Preview
 from pipelines.messages.text import Delta
@@ -30,9 +31,9 @@ class WorkerSession:
     async def read(self) -> Sequence[Event]:
         return await self._mailbox.read()
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, item: StreamItem) -> None:
         if not self._closed and not self.ended.done():
-            self._send(Feed(self.id, data))
+            self._send(Feed(self.id, encode_item(item)))
             await self._writable()
 
     def close(self) -> None:

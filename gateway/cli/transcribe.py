@@ -18,7 +18,7 @@ from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from metrics.timeline import Timeline, phases
 from pipelines.messages.audio import Media, Passage, Segment, TranscriptionRequest
-from pipelines.messages.frames import Accepted, Done, Failed
+from pipelines.messages.frames import Done
 
 AT_ONCE = 4  # files that are transcribed side by side: their windows share batches
 ONE_FILE_S = 24 * 3600.0
@@ -30,7 +30,7 @@ class TranscribeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class TranscribeOptions:
     """What is asked of every file."""
 
     format: Format = "text"
@@ -69,7 +69,7 @@ def audio_model(settings: Settings, name: str | None) -> ModelSettings:
     )
 
 
-async def transcribe(model: ModelSettings, wishes: Wishes, files: Sequence[Progress]) -> None:
+async def transcribe(model: ModelSettings, options: TranscribeOptions, files: Sequence[Progress]) -> None:
     """Transcribe every file; each tells its own end. Raises TranscribeError where the model can't be loaded."""
     registry = Registry()
     model = msgspec.structs.replace(
@@ -82,7 +82,7 @@ async def transcribe(model: ModelSettings, wishes: Wishes, files: Sequence[Progr
         room = asyncio.Semaphore(AT_ONCE)
         async with asyncio.TaskGroup() as group:
             for file in files:
-                group.create_task(_one(fleet, registry, wishes, file, room))
+                group.create_task(_one(fleet, registry, options, file, room))
     finally:
         await fleet.drain(0)
 
@@ -99,59 +99,46 @@ async def _ready(fleet: Fleet) -> None:
         await changed.wait()
 
 
-async def _one(fleet: Fleet, registry: Registry, wishes: Wishes, file: Progress, room: asyncio.Semaphore) -> None:
+async def _one(
+    fleet: Fleet, registry: Registry, options: TranscribeOptions, file: Progress, room: asyncio.Semaphore
+) -> None:
     async with room:
         (route,) = fleet.routes
         request = TranscriptionRequest(
             path=str(file.path.absolute()),
-            task=wishes.task,
-            language=wishes.language,
-            prompt=wishes.prompt,
-            timestamps=wishes.format in WORDS_FORMATS,
+            task=options.task,
+            language=options.language,
+            prompt=options.prompt,
+            timestamps=options.format in WORDS_FORMATS,
         )
         job = Job(str(file.path), route, request, 1, ONE_FILE_S)
         exchange = Exchange(job, Timeline(), registry)
-        answer = TranscriptionAnswer(wishes.format, wishes.task, [])
-        error: ApiError | None = None
+        answer = TranscriptionAnswer(options.format, options.task, [])
         try:
-            await _read(exchange, answer, file)
-        except ApiError as failure:
-            error = failure
-        except asyncio.CancelledError:
-            error = exchange.caught()
-            if error is None:
-                raise
-        finally:
-            exchange.close()
-        if error is not None:
+            with exchange:
+                await _read(exchange, answer, file)
+        except ApiError as error:
             file.error = error.message
             file.changed(file, "")
 
 
 async def _read(exchange: Exchange, answer: TranscriptionAnswer, file: Progress) -> None:
     await exchange.open()
-    while True:
-        for event in await exchange.next():
-            fresh = ""
-            match event:
-                case Accepted():
-                    continue
-                case Failed():
-                    raise exchange.failed(event)
-                case Done():
-                    file.until = file.seconds
-                    file.output = answer.finish(event, phases(exchange.timeline)).decode()
-                    file.changed(file, "")
-                    return
-                case Media(seconds=seconds):
-                    file.seconds = seconds
-                case Passage(until=until, segments=segments):
-                    file.until = until
-                    file.segments += segments
-                    fresh = "".join(segment.text for segment in segments)
-            if not isinstance(event, Done | Failed):
-                answer.render(event)
-            file.changed(file, fresh)
+    async for event in exchange.events():
+        fresh = ""
+        match event:
+            case Done():
+                file.until = file.seconds
+                file.output = answer.finish(event, phases(exchange.timeline)).decode()
+            case Media(seconds=seconds):
+                file.seconds = seconds
+            case Passage(until=until, segments=segments):
+                file.until = until
+                file.segments += segments
+                fresh = "".join(segment.text for segment in segments)
+        if not isinstance(event, Done):
+            answer.render(event)
+        file.changed(file, fresh)
 
 
 def quiet() -> None:

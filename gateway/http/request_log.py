@@ -1,7 +1,6 @@
 """One line for each request, once it has ended: who asked what of which model, how it went, how much it was."""
 
 import logging
-from collections.abc import Callable
 from time import monotonic
 
 from msgspec import Struct
@@ -23,7 +22,7 @@ class Work(Struct):
 
     model: str  # by its own name, whatever the client called it
     timeline: Timeline
-    heard: Callable[[], float] | None = None  # seconds of audio, of a live stream
+    heard: float | None = None  # seconds of audio, of a live stream
 
 
 def worked(scope: Scope, work: Work) -> None:
@@ -66,7 +65,7 @@ def _units(work: Work) -> dict[str, object]:
     found: dict[str, object] = {
         "prompt_tokens": timeline.prompt_tokens,
         "completion_tokens": timeline.generated,
-        "seconds": round(work.heard() if work.heard is not None else timeline.media_seconds, 2),
+        "seconds": round(timeline.media_seconds if work.heard is None else work.heard, 2),
         "images": timeline.pictures,
     }
     return {name: amount for name, amount in found.items() if amount}

@@ -6,22 +6,19 @@ from time import monotonic
 from typing import Protocol
 
 from gateway import errors
-from gateway.asgi import Headers, Message, Receive, Scope, Send
+from gateway.asgi import Headers, Message, Receive, Scope, Send, disconnected
 from gateway.errors import ApiError
 from gateway.http import sse
 from gateway.http.request_log import Work, worked
 from gateway.requests.exchange import Exchange, Job
 from gateway.requests.fleet import Fleet, UnknownModel
-from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Phases, Timeline, phases
-from pipelines.messages.audio import StreamRequest
-from pipelines.messages.frames import Accepted, Done, Failed, Priority, Said
+from pipelines.messages.frames import Accepted, Done, Failed, Said
 
 logger = logging.getLogger("gateway")
 
-CLIENT_LEFT = "client_left"  # the outcome of a request whose client closed the connection
 HEARTBEAT_S = 15.0  # a started stream that is silent for so long gets a comment
 LAST_WORDS_S = 5.0  # what a client has to take the error frame that ends its stream
 
@@ -72,7 +69,7 @@ class Reply:
         self._started = False
         self._last = False  # the last bytes are on their way: a client that leaves now has all of it
         self._wrote = 0.0
-        self._pulse: asyncio.TimerHandle | None = None
+        self._heartbeat: asyncio.TimerHandle | None = None
         self._beat: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,24 +78,19 @@ class Reply:
         failure: ApiError | None = None
         watcher = asyncio.create_task(self._watch(receive))
         try:
-            await self._answer(send)
+            with exchange:
+                await self._answer(send)
         except ApiError as error:
             failure = error
-        except asyncio.CancelledError:
-            failure = exchange.caught()
-            if failure is None:  # the server itself gives up
-                exchange.close("cancelled")
-                raise
         except Exception:
             logger.exception("a request broke")
             failure = errors.internal_error()
         finally:
             watcher.cancel()
-            if self._pulse is not None:
-                self._pulse.cancel()
+            if self._heartbeat is not None:
+                self._heartbeat.cancel()
             if self._beat is not None:
                 self._beat.cancel()
-            exchange.close(_outcome(failure))
         if failure is None:
             return
         if not self._started:
@@ -144,7 +136,7 @@ class Reply:
             self._started = True
             await send({"type": "http.response.start", "status": 200, "headers": self._headers(data, last)})
             if self._output.streamed and last is None:
-                self._pulse = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._on_pulse, send)
+                self._heartbeat = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._on_heartbeat, send)
         if data or last is not None:
             await send({"type": "http.response.body", "body": bytes(data), "more_body": last is None})
             self._wrote = since
@@ -167,12 +159,11 @@ class Reply:
             pass  # it reads nothing: the server closes the connection
 
     async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await disconnected(receive)
         if not self._last:
             self._exchange.interrupt(errors.client_closed())
 
-    def _on_pulse(self, send: Send) -> None:
+    def _on_heartbeat(self, send: Send) -> None:
         due = self._wrote + HEARTBEAT_S
         now = monotonic()
         if now >= due and self._exchange.silent:
@@ -181,7 +172,7 @@ class Reply:
             self._beat = asyncio.get_running_loop().create_task(_to_the_end(send, message))
             self._wrote = now
             due = now + HEARTBEAT_S
-        self._pulse = asyncio.get_running_loop().call_later(max(0.01, due - now), self._on_pulse, send)
+        self._heartbeat = asyncio.get_running_loop().call_later(max(0.01, due - now), self._on_heartbeat, send)
 
 
 class Dispatcher:
@@ -213,9 +204,9 @@ class Dispatcher:
                 return self._fleet.route(route.name)
         raise errors.no_model(kind)
 
-    def live(self, id: str, route: Route, request: StreamRequest, priority: Priority, timeline: Timeline) -> LiveCall:
-        """A live stream that is yet to be opened."""
-        return LiveCall(id, route, request, priority, timeline, self._registry)
+    def exchange(self, job: Job, timeline: Timeline) -> Exchange:
+        """A valid request that is yet to be opened."""
+        return Exchange(job, timeline, self._registry)
 
     def reply(
         self,
@@ -226,7 +217,7 @@ class Dispatcher:
         settling: Settling | None = None,
     ) -> Reply:
         """The response to a valid request; nothing happens before it is called."""
-        return Reply(Exchange(job, timeline, self._registry), output, content_type, settling)
+        return Reply(self.exchange(job, timeline), output, content_type, settling)
 
 
 def timing_header(spent: Phases) -> bytes:
@@ -237,12 +228,6 @@ def timing_header(spent: Phases) -> bytes:
         spent.compute * 1e3,
         spent.total * 1e3,
     )
-
-
-def _outcome(failure: ApiError | None) -> str | None:
-    if failure is None:
-        return None
-    return CLIENT_LEFT if failure.status == errors.CLIENT_CLOSED_REQUEST else failure.code
 
 
 async def _to_the_end(send: Send, message: Message) -> None:

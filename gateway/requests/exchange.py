@@ -1,23 +1,31 @@
-"""One request's life: slot -> open -> events -> close, exactly once, whatever happens. Knows no wire format."""
+"""One request's life: slot -> open -> events -> close, exactly once, whatever happens. Knows no wire format.
+
+A live stream is such a request, too: its client adds input while it runs (`gateway.requests.live`).
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from time import monotonic
+from types import TracebackType
+from typing import Self
 
 from msgspec import Struct
 
 from gateway import errors
 from gateway.backends.base import BackendError, Call, Session
 from gateway.errors import ApiError
-from gateway.requests import refusals
-from gateway.requests.admission import Lease
+from gateway.requests.admission import Admission, Lease, Overloaded, QueueDeadline, Unavailable
 from gateway.requests.routing import Route
 from gateway.uploads.spool import SpoolFile
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.messages.audio import Media
-from pipelines.messages.frames import Accepted, Done, Event, Failed, Priority, Request
+from pipelines.messages.audio import Media, StreamItem
+from pipelines.messages.frames import Accepted, Done, Event, Failed, Priority, Request, Said
 from pipelines.messages.text import ChoiceDone
+
+CANCELLED = "cancelled"  # the outcome of a request that the server itself gave up
+CLIENT_LEFT = "client_left"  # of one whose client closed the connection
+INTERNAL_ERROR = "internal_error"  # of one that broke in the gateway
 
 # A request of more is large: it will be at work for long, and leaves a reserve of slots to others.
 SMALL_UNITS = 4
@@ -32,11 +40,16 @@ class Job(Struct, frozen=True):
     route: Route
     request: Request
     units: int  # slots that it asks for
-    timeout: float  # seconds from its arrival to its end
+    timeout: float  # seconds from its arrival to its end; of a live stream to its start
     body: bytes = b""
     priority: Priority = "interactive"
     files: Sequence[SpoolFile] = ()  # uploads that end with it
     tenant: str = ""  # whose it is: slots are shared fairly between tenants
+    live: bool = False  # its client feeds it while it runs, and may be quiet for as long as it likes
+
+    @property
+    def admission(self) -> Admission:
+        return self.route.streams if self.live else self.route.admission
 
     @property
     def large(self) -> bool:
@@ -48,7 +61,10 @@ class Job(Struct, frozen=True):
 
 
 class Exchange:
-    """A job between its arrival and its end. Belongs to one task, which `interrupt` cancels from outside.
+    """A job between its arrival and its end. `with` closes it by whatever ends the block.
+
+    `interrupt` ends it from outside: the task that opened it is cancelled, and what it awaits raises the ApiError that
+    `interrupt` was called with.
 
     Timers cost nothing per event: one handle is armed for the earliest limit, and looks when it fires whether that
     limit still stands.
@@ -73,23 +89,21 @@ class Exchange:
         """Whether it is the model that is waited for, and not the client."""
         return self._waiting_since is not None
 
+    @property
+    def over(self) -> bool:
+        """Whether nobody takes input any more."""
+        return self._closed or self._session is None or self._session.ended.done()
+
+    # --- from its arrival to its end ----------------------------------------------------------------------------------
+
     async def open(self) -> None:
-        """Wait for a slot and send the work off. Raises ApiError."""
+        """Wait for a slot and send the work off. Raises ApiError, and is closed then."""
         self._task = asyncio.current_task()
-        job, timeline = self.job, self.timeline
-        timeline.queued = monotonic()
-        lease = await self._admitted()
-        self._lease = lease
-        timeline.slot = now = monotonic()
-        call = Call(job.id, job.request, job.body, job.priority, self._deadline - now, job.tenant)
         try:
-            session = lease.replica.open(call, timeline)
-        except BackendError as error:
-            raise errors.backend_error(error) from error
-        self._session = session
-        session.ended.add_done_callback(lambda _: lease.release())
-        self._waiting_since = now
-        self._arm(now)
+            await self._start()
+        except BaseException as error:
+            self._end(error)
+            raise
 
     async def next(self) -> Sequence[Event]:
         """The next events, all that have come; never empty. The last list ends with `Done` or `Failed`."""
@@ -115,21 +129,51 @@ class Exchange:
                 self._arm(monotonic())  # from here on the gaps count, and they may be the shorter limit
         return batch
 
+    async def events(self) -> AsyncIterator[Said | Done]:
+        """The same one by one, `Done` as the last. Raises ApiError where the work failed."""
+        while True:
+            for event in await self.next():
+                match event:
+                    case Accepted():
+                        pass
+                    case Failed():
+                        error = self.failed(event)
+                        self.close(outcome(error))
+                        raise error
+                    case Done():
+                        yield event
+                        return
+                    case _:
+                        yield event
+
+    async def send(self, item: StreamItem) -> None:
+        """More input of a live stream. Waits where the backend does not keep up; nothing, once it is over."""
+        if self._session is not None:
+            await self._session.send(item)
+
+    def failed(self, failure: Failed) -> ApiError:
+        """A failure that the work ended with, as the caller sees it."""
+        if failure.code == "worker_lost":
+            return errors.worker_lost(began=self._output, retry_after=self.job.admission.restart_seconds)
+        return errors.backend_error(failure)
+
+    def sample(self, name: str, seconds: float) -> None:
+        """One more sample of an interval that the timeline does not hold."""
+        self._registry.sample(self.job.route.name, self.job.route.kind, name, seconds)
+
+    # --- its end ------------------------------------------------------------------------------------------------------
+
     def interrupt(self, error: ApiError) -> None:
-        """End the exchange from outside its task: whatever it awaits is cancelled, and `caught` then says why."""
+        """End the exchange from outside its task, with `error`."""
         if self._task is not None and self._cause is None and not self._closed:
             self._cause = error
             self._task.cancel()
 
-    def caught(self) -> ApiError | None:
-        """In the handler of a CancelledError: why, if `interrupt` did it; None if the task itself was cancelled."""
-        if self._cause is not None and self._task is not None:
-            self._task.uncancel()
-        return self._cause
+    def __enter__(self) -> Self:
+        return self
 
-    def failed(self, failure: Failed) -> ApiError:
-        """A failure that the work ended with, as the caller sees it."""
-        return refusals.failed(self.job.route, failure, began=self._output)
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        self._end(error)
 
     def close(self, outcome: str | None = None) -> None:
         """Let go of everything and hand the timeline over. Idempotent; slots return when the backend has let go too.
@@ -148,17 +192,57 @@ class Exchange:
         for file in self.job.files:
             file.unlink()
         self.timeline.closed = monotonic()
-        if outcome is not None:
-            self.timeline.outcome = outcome
+        self.timeline.outcome = outcome or self.timeline.outcome or CANCELLED
         self._registry.request(self.job.route.name, self.job.route.kind, self.timeline)
 
+    def _end(self, error: BaseException | None) -> None:
+        """Close it by what ended it. Raises what it was interrupted with, if that is how it ended."""
+        cause = self._cause
+        if cause is not None and isinstance(error, asyncio.CancelledError):
+            assert self._task is not None
+            self._task.uncancel()
+            self.close(outcome(cause))
+            raise cause from None
+        self.close(outcome(error))
+
+    async def _start(self) -> None:
+        job, timeline = self.job, self.timeline
+        timeline.queued = monotonic()
+        self._lease = lease = await self._admitted()
+        timeline.slot = now = monotonic()
+        left = None if job.live else self._deadline - now
+        try:
+            session = lease.replica.open(Call(job.id, job.request, job.body, job.priority, left, job.tenant), timeline)
+        except BackendError as error:
+            raise errors.backend_error(error) from error
+        self._session = session
+        session.ended.add_done_callback(lambda _: lease.release())
+        self._waiting_since = now
+        self._arm(now)
+
     async def _admitted(self) -> Lease:
-        job = self.job
-        slots = job.route.admission.acquire(job.units, job.priority, self._deadline, tenant=job.tenant, large=job.large)
-        return await refusals.granted(job.route, slots, self._registry)
+        """The job's slots, once its model is loaded. Raises ApiError (429, 503, 504), which is counted."""
+        job, route = self.job, self.job.route
+        route.wake()
+        try:
+            return await job.admission.acquire(
+                job.units, job.priority, self._deadline, tenant=job.tenant, large=job.large
+            )
+        except Overloaded as refusal:
+            error = errors.overloaded(refusal.retry_after)
+        except QueueDeadline:
+            error = errors.deadline_exceeded("The deadline passed while the request was waiting for a slot.")
+        except Unavailable as refusal:
+            error = errors.model_unavailable(route.name, refusal.reason, retry_after=refusal.retry_after)
+        self._registry.rejected(route.name, route.kind, error.code or "")
+        raise error
+
+    # --- its limits ---------------------------------------------------------------------------------------------------
 
     def _arm(self, now: float) -> None:
         """Set the timer for the earliest of the limits."""
+        if self.job.live:
+            return
         due = min(self._deadline, (self._waiting_since or now) + self._patience)
         if self._timer is not None:
             self._timer.cancel()
@@ -178,3 +262,18 @@ class Exchange:
             self.interrupt(errors.deadline_exceeded(f"The model said nothing for {self._patience:g} s."))
         else:
             self._arm(now)
+
+
+def outcome(error: BaseException | None) -> str | None:
+    """What an exchange that `error` ends came to; None: that is the model's to say."""
+    match error:
+        case None:
+            return None
+        case ApiError():
+            if error.status == errors.CLIENT_CLOSED_REQUEST:
+                return CLIENT_LEFT
+            return error.code or INTERNAL_ERROR
+        case asyncio.CancelledError():
+            return CANCELLED
+        case _:
+            return INTERNAL_ERROR

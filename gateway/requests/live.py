@@ -1,74 +1,61 @@
-"""One live stream's life: a place -> open -> audio in, events out -> close, exactly once. Knows no wire format.
-
-Unlike a request it has no deadline: it may be quiet for as long as its client likes.
-"""
+"""A live stream of speech: an exchange that is fed while it runs. Audio in, events out. Knows no wire format."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from time import monotonic
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Self
 
-from gateway import errors
-from gateway.backends.base import BackendError, Call, Session
 from gateway.errors import ApiError
-from gateway.requests import refusals
-from gateway.requests.admission import Lease
+from gateway.requests.exchange import Exchange
 from gateway.requests.routing import Route
-from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.messages.audio import Audio, Final, Heard, Partial, StreamItem, StreamRequest, encode_item
-from pipelines.messages.frames import Accepted, Done, Failed, Priority, Said
+from pipelines.messages.audio import Acknowledged, Audio, Final, Partial, StreamItem, StreamRequest
+from pipelines.messages.frames import Done, Said
 
 AHEAD_SECONDS = 10.0  # audio that may be under way to the worker: past it the client is not read
 CHUNK_SECONDS = 0.5  # audio in one frame
 SAMPLE_BYTES = {"pcm16": 2, "pcmu": 1, "pcma": 1}
 
+Begin = Callable[[Route, StreamRequest, Timeline], Exchange]  # which is not opened yet
+
 
 class LiveCall:
-    """Two tasks may use it: one feeds, one reads `events`. Either may close it."""
+    """Two tasks may use it: one feeds, one reads `events`. Either may close it. `with` closes it by whatever ends the
+    block."""
 
-    def __init__(
-        self, id: str, route: Route, request: StreamRequest, priority: Priority, timeline: Timeline, registry: Registry
-    ) -> None:
-        self.route = route
+    def __init__(self, begin: Begin, route: Route, request: StreamRequest, timeline: Timeline) -> None:
         self.request = request
-        self._id = id
-        self._priority: Priority = priority
-        self._timeline = timeline
-        self._registry = registry
-        self._lease: Lease | None = None
-        self._session: Session | None = None
+        self._begin = begin
+        self._exchange = begin(route, request, timeline)
         self._rest = b""  # less than a sample
         self._sent = 0.0  # seconds of audio
         self._heard = 0.0
         self._room = asyncio.Event()
-        self._closed = False
+
+    @property
+    def route(self) -> Route:
+        return self._exchange.job.route
+
+    @property
+    def timeline(self) -> Timeline:
+        return self._exchange.timeline
+
+    @property
+    def seconds(self) -> float:
+        """Of audio, so far."""
+        return self._sent
 
     async def open(self) -> None:
         """Take a place, once the model is loaded. Raises ApiError (429, 503) where there is none for another stream,
         and 504 where loading takes longer than a request may."""
-        self._timeline.queued = monotonic()
-        deadline = self._timeline.arrival + self.route.settings.timeout_s
-        place = self.route.streams.acquire(1, self._priority, deadline)
-        try:
-            self._lease = await refusals.granted(self.route, place, self._registry)
-        except ApiError as error:
-            self.close(error.code)
-            raise
-        except asyncio.CancelledError:
-            self.close("client_left")
-            raise
-        self._begin(self._lease)
+        await self._exchange.open()
 
-    def _begin(self, lease: Lease) -> None:
-        self._timeline.slot = self._timeline.opened = monotonic()
-        try:
-            session = lease.replica.open(Call(self._id, self.request, priority=self._priority), self._timeline)
-        except BackendError as error:
-            self.close(error.code)
-            raise errors.backend_error(error) from error
-        self._session = session
-        session.ended.add_done_callback(lambda _: lease.release())
-        session.ended.add_done_callback(lambda _: self._room.set())
+    async def move(self, route: Route, request: StreamRequest) -> None:
+        """Go on with another model, before any audio. Raises ApiError, and goes on as before then."""
+        exchange = self._begin(route, request, Timeline())
+        await exchange.open()
+        before, self._exchange, self.request = self._exchange, exchange, request
+        before.close("stop")
 
     async def speak(self, data: bytes) -> None:
         """Audio in the stream's encoding, cut anywhere. Waits while the worker is too far behind."""
@@ -82,13 +69,12 @@ class LiveCall:
             chunk = data[first : min(whole, first + step)]
             self._sent += len(chunk) / width / request.rate
             await self.send(Audio(chunk))
-            while self._sent - self._heard > AHEAD_SECONDS and not self._ended:
+            while self._sent - self._heard > AHEAD_SECONDS and not self._exchange.over:
                 self._room.clear()
                 await self._room.wait()
 
     async def send(self, item: StreamItem) -> None:
-        if self._session is not None:
-            await self._session.send(encode_item(item))
+        await self._exchange.send(item)
 
     def configured(self, request: StreamRequest) -> None:
         """Audio from here on is as `request` says."""
@@ -98,53 +84,51 @@ class LiveCall:
 
     async def events(self) -> AsyncIterator[Said]:
         """Until the stream has ended. Raises ApiError where it failed."""
-        assert self._session is not None
         while True:
-            for event in await self._session.read():
-                match event:
-                    case Accepted():
-                        pass
-                    case Heard(seconds=seconds):
-                        self._heard = seconds
-                        self._room.set()
-                    case Done():
-                        self._timeline.outcome = "stop"
-                        return
-                    case Failed():
-                        self.close(event.code)
-                        raise refusals.failed(self.route, event, began=True)
-                    case _:
-                        self._measure(event)
-                        yield event
+            exchange = self._exchange
+            try:
+                async for event in exchange.events():
+                    match event:
+                        case Acknowledged(seconds=seconds):
+                            self._heard = seconds
+                            self._room.set()
+                        case Done():
+                            pass
+                        case _:
+                            _measure(exchange, event)
+                            yield event
+            except ApiError:
+                if exchange is self._exchange:
+                    raise
+            finally:
+                self._room.set()
+            if exchange is self._exchange:  # else it goes on with another model
+                return
 
-    def close(self, outcome: str | None = None) -> None:
-        """Let go of everything. Idempotent; the place returns when the worker has let go too."""
-        if self._closed:
-            return
-        self._closed = True
+    def interrupt(self, error: ApiError) -> None:
+        """End it with `error` while it is opened."""
+        self._exchange.interrupt(error)
+
+    def close(self) -> None:
+        """Its client ends it, at any time. Idempotent; the place returns when the worker has let go too."""
+        self._exchange.close("stop")
         self._room.set()
-        if self._session is not None:
-            self._session.close()
-        elif self._lease is not None:
-            self._lease.release()
-        self._timeline.closed = monotonic()
-        if not self._timeline.outcome:
-            self._timeline.outcome = outcome or "stop"
-        self._registry.request(self.route.name, self.route.kind, self._timeline)
 
-    @property
-    def seconds(self) -> float:
-        """Of audio, so far."""
-        return self._sent
+    def __enter__(self) -> Self:
+        return self
 
-    @property
-    def _ended(self) -> bool:
-        return self._closed or self._session is None or self._session.ended.done()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._exchange.__exit__(kind, error, trace)
 
-    def _measure(self, event: Said) -> None:
-        route = self.route
-        match event:
-            case Partial(latency=float(seconds)):
-                self._registry.sample(route.name, route.kind, "first_partial", seconds)
-            case Final(latency=float(seconds)):
-                self._registry.sample(route.name, route.kind, "final_latency", seconds)
+
+def _measure(exchange: Exchange, event: Said) -> None:
+    match event:
+        case Partial(latency=float(seconds)):
+            exchange.sample("first_partial", seconds)
+        case Final(latency=float(seconds)):
+            exchange.sample("final_latency", seconds)

@@ -48,9 +48,7 @@ class DecodePath:
 
 
 BATCHED = DecodePath("gather of KV blocks and one SDPA call", BLOCK_SIZE, BatchedAttention, reads_all=True)
-VARLEN = DecodePath(
-    f"varlen_attn over pages of {varlen.PAGE}", varlen.PAGE, VarlenAttention, reads_all=False
-)
+VARLEN = DecodePath(f"varlen_attn over pages of {varlen.PAGE}", varlen.PAGE, VarlenAttention, reads_all=False)
 
 
 def choose_path(shape: HeadShape, dtype: torch.dtype, device: torch.device) -> DecodePath | None:

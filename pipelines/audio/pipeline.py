@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from time import monotonic
 
 import ctranslate2
@@ -14,12 +15,12 @@ from pipelines.audio.coverage import Patch, continuation, missing, needs_alignme
 from pipelines.audio.fallback import Verdict, judge
 from pipelines.audio.features import MAX_FRAMES, SAMPLE_RATE, LogMel
 from pipelines.audio.files.file import FileJob, Prepared
-from pipelines.audio.intake import AudioWork, Input, Intake, Opening, Rejected
-from pipelines.audio.live.hearing import Heard
+from pipelines.audio.live.chunks import AudioChunk
 from pipelines.audio.live.streaming import LiveStream, StreamOptions
+from pipelines.audio.prepare import AudioWork, Input, Opening, Preparer, Rejected
 from pipelines.audio.vad import Silero
 from pipelines.audio.windows import Lane, Owner, Stage, Window, WindowQueue
-from pipelines.base import ModelError, StepFailed, StepResult, Ticket
+from pipelines.base import ModelError, StepFailed, StepResult, Ticket, non_finite
 from pipelines.messages.audio import (
     AudioOptions,
     Clear,
@@ -43,7 +44,7 @@ class AudioPipeline:
         self._options = options
         self._mel = LogMel(model.n_mels)
         self._silero = Silero()
-        self._intake = Intake(model, options, self._silero)
+        self._preparer = Preparer(model, options, self._silero)
         self._queue = WindowQueue()
         self._files: dict[str, FileJob] = {}
         self._streams: dict[str, LiveStream] = {}
@@ -66,7 +67,7 @@ class AudioPipeline:
         except ModelLoadError as error:
             raise ModelError(str(error)) from error
         pipeline = cls(model, options)
-        pipeline._intake.media.warm()
+        pipeline._preparer.media.warm()
         pipeline.warm_up()
         ready = Ready(
             slots=options.max_batch + PREFETCH,
@@ -86,13 +87,13 @@ class AudioPipeline:
     # --- pool threads -------------------------------------------------------------------------------------------------
 
     def prepare(self, ticket: Ticket, request: Request) -> list[AudioWork]:
-        return self._intake.prepare(ticket, request, self._streams)
+        return self._preparer.prepare(ticket, request, self._streams)
 
     def brief(self, request: Request) -> bool:
         return False
 
     def feed(self, ticket: Ticket, data: bytes) -> list[AudioWork]:
-        return self._intake.feed(ticket, data)
+        return self._preparer.feed(ticket, data)
 
     # --- engine thread ------------------------------------------------------------------------------------------------
 
@@ -114,13 +115,13 @@ class AudioPipeline:
                 case Input(ticket=ticket, item=item):
                     stream = self._streams.get(ticket.id)
                     if stream is not None:
-                        self._hear(stream, item)
+                        self._apply(stream, item)
 
-    def _hear(self, stream: LiveStream, item: Heard | Commit | Clear | Opening | Rejected | End) -> None:
+    def _apply(self, stream: LiveStream, item: AudioChunk | Commit | Clear | Opening | Rejected | End) -> None:
         match item:
-            case Heard():
+            case AudioChunk():
                 self._counters["audio_seconds"] += len(item.samples) / SAMPLE_RATE
-                stream.hear(item)
+                stream.append(item)
             case Commit(event_id=event_id):
                 stream.commit(event_id)
             case Clear():
@@ -136,7 +137,7 @@ class AudioPipeline:
     def abort(self, request_id: str) -> None:
         self._files.pop(request_id, None)
         self._streams.pop(request_id, None)
-        self._intake.forget(request_id)
+        self._preparer.forget(request_id)
         self._queue.forget(request_id)
 
     @property
@@ -166,7 +167,7 @@ class AudioPipeline:
             raise StepFailed(dict.fromkeys(window.ticket.id for window in group), error) from error
         seconds = monotonic() - began
         self._note_cost(group, seconds)
-        for owner in dict.fromkeys(window.owner for window in group):
+        for owner in dict.fromkeys(window.owner for window in group if self._open(window.ticket.id)):
             self._collect(owner)
         return StepResult(self._take_said(), StepReport(kind, len(group), tokens, seconds))
 
@@ -201,7 +202,12 @@ class AudioPipeline:
             temperature=group[0].temperature,
             best_of=BEST_OF,
         )
-        for window, hypothesis in zip(group, hypotheses, strict=True):
+        pairs = list(zip(group, hypotheses, strict=True))
+        broken = {window.ticket.id for window, hypothesis in pairs if not isfinite(hypothesis.avg_logprob)}
+        self._say(map(non_finite, broken))
+        for window, hypothesis in pairs:
+            if window.ticket.id in broken:
+                continue
             if window.lane is Lane.PARTIAL:
                 window.tried.append(hypothesis)
                 window.result = hypothesis
@@ -286,6 +292,9 @@ class AudioPipeline:
     def _take_said(self) -> list[Event]:
         said, self._said = self._said, []
         return said
+
+    def _open(self, request_id: str) -> bool:
+        return request_id in self._files or request_id in self._streams
 
     def _interval(self) -> float:
         """Seconds of speech between two partials of a stream: longer where all of them would take too much time."""

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from models.embedder.embedder import Vectors as Rows
 from models.embedder.embedder import unit
+from pipelines.base import non_finite
 from pipelines.embedding.batching import Request
 from pipelines.messages.embedding import Scores, Vectors
-from pipelines.messages.frames import Done, Event, Failed, Timing, Usage
+from pipelines.messages.frames import Done, Event, Timing, Usage
 from pipelines.messages.text import ChoiceDone
 
 
@@ -35,9 +36,8 @@ class Job(Request):
         broken = np.flatnonzero(~np.isfinite(rows).all(axis=1))
         if broken.size:
             index = indices[int(broken[0])]
-            what = f"The model's result for input {index} is not a finite number; nothing is returned."
             self.left = 0
-            return [Failed(id, "invalid_output", what)]
+            return [non_finite(id, f" for input {index}")]
         events: list[Event] = []
         if self.rows is None:
             vectors = shortened(rows, self.dimensions).astype("<f4", copy=False)

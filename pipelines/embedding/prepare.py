@@ -8,9 +8,9 @@ from models.embedder.embedder_config import EmbedderConfig
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.embedding.batching import Input
 from pipelines.embedding.images import load_pixels
+from pipelines.embedding.input_tokens import UNCUT, InputTokenizer, Limit, Tokens, cutting
 from pipelines.embedding.job import Job
 from pipelines.embedding.prompts import UnknownKind, prompt_of, search_prompts
-from pipelines.embedding.tokenize import UNCUT, Limit, Tokenizer, Tokens
 from pipelines.media.decoder import MediaDecoder
 from pipelines.messages.embedding import EmbeddingInput, EmbeddingRequest, ImageBytes, RerankRequest, Truncate
 from pipelines.messages.frames import Request
@@ -20,7 +20,7 @@ from pipelines.messages.text import StringPrompt, TokenPrompt
 class Preparer:
     """Shared by the threads of the pool."""
 
-    def __init__(self, tokenizer: Tokenizer, config: EmbedderConfig, multiple: int) -> None:
+    def __init__(self, tokenizer: InputTokenizer, config: EmbedderConfig, multiple: int) -> None:
         """`multiple`: of what the length of a text is rounded up to."""
         self._tokenizer = tokenizer
         self._config = config
@@ -46,7 +46,8 @@ class Preparer:
         if config.family == "cross_encoder":
             raise InvalidRequest("this model scores pairs of texts and has no vectors; use /v1/rerank", "model")
         if request.dimensions is not None and not 1 <= request.dimensions <= config.dimensions:
-            raise InvalidRequest(f"'dimensions' may be 1 to {config.dimensions} for this model", "dimensions")
+            param = request.called("dimensions")
+            raise InvalidRequest(f"{param!r} may be 1 to {config.dimensions} for this model", param)
         limit = self._limit(request)
         texts = {i: each.text for i, each in enumerate(request.inputs) if isinstance(each, StringPrompt)}
         params = [f"input[{i}]" for i in texts]
@@ -60,7 +61,7 @@ class Preparer:
         return job
 
     def _prompt(self, request: EmbeddingRequest) -> str:
-        kind, param = request.kind, request.kind_param
+        kind, param = request.kind, request.called("input_type")
         if kind is not None and not all(isinstance(each, StringPrompt) for each in request.inputs):
             raise InvalidRequest(f"{param!r} is for texts; token ids and images are taken as they are", param)
         try:
@@ -70,12 +71,13 @@ class Preparer:
 
     def _limit(self, request: EmbeddingRequest) -> Limit:
         least, most = self._tokenizer.special + 1, self._config.max_tokens
+        advice = cutting(request.called("truncate"))
         if request.max_tokens is None:
-            return Limit(most)
+            return Limit(most, advice=advice)
         if not least <= request.max_tokens <= most:
-            message = f"'truncate_prompt_tokens' may be {least} to {most} for this model, or -1 for {most}"
-            raise InvalidRequest(message, "truncate_prompt_tokens")
-        return Limit(request.max_tokens)
+            param = request.called("truncate_prompt_tokens")
+            raise InvalidRequest(f"{param!r} may be {least} to {most} for this model, or -1 for {most}", param)
+        return Limit(request.max_tokens, advice=advice)
 
     def _input(self, job: Job, index: int, given: Tokens | EmbeddingInput, truncate: Truncate, limit: Limit) -> Input:
         param = f"input[{index}]"
@@ -94,15 +96,18 @@ class Preparer:
 
     def _rerank(self, ticket: Ticket, request: RerankRequest) -> Job:
         tokenizer, limit = self._tokenizer, request.max_tokens_per_document
-        params = [f"{request.param}[{index}]" for index in range(len(request.documents))]
+        of, advice = request.called("documents"), cutting(request.called("truncate"))
+        params = [f"{of}[{index}]" for index in range(len(request.documents))]
         cosine = self._config.family != "cross_encoder"
         if cosine:
             before_query, before_document = search_prompts(self._config)
             most = Limit(self._config.max_tokens, advice=UNCUT)
             tokens = tokenizer.texts([request.query], "none", ["query"], prompt=before_query, limit=most)
-            tokens += tokenizer.documents(request.documents, request.truncate, params, limit, prompt=before_document)
+            tokens += tokenizer.documents(
+                request.documents, request.truncate, params, limit, prompt=before_document, advice=advice
+            )
         else:
-            tokens = tokenizer.pairs(request.query, request.documents, request.truncate, params, limit)
+            tokens = tokenizer.pairs(request.query, request.documents, request.truncate, params, limit, advice=advice)
         # What reads the same is run once: equal documents have equal scores, wherever they stand.
         inputs: dict[bytes, Input] = {}
         places: list[int] = []

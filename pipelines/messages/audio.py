@@ -41,7 +41,7 @@ class TranscriptionRequest(Struct, frozen=True, kw_only=True, omit_defaults=True
     vad_silence_ms: int = 500  # a pause of this length may end a window
 
 
-class Turns(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TurnDetection(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Server-side detection of where someone's turn to speak begins and ends."""
 
     threshold: float = 0.5
@@ -56,7 +56,7 @@ class StreamRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     rate: int = 24_000  # Hz
     language: str | None = None
     prompt: str = ""
-    turns: Turns | None = Turns()  # None: the client commits by itself
+    turn_detection: TurnDetection | None = TurnDetection()  # None: the client commits by itself
     words: bool = False  # finals carry word times
 
 
@@ -205,7 +205,7 @@ class Refusal(Struct, frozen=True, tag="refusal"):
     param: str | None = None  # of a `Configure`: the field of StreamRequest
 
 
-class Heard(Struct, frozen=True, tag="heard"):
+class Acknowledged(Struct, frozen=True, tag="acknowledged"):
     """Flow control: so much audio has been taken in since the stream's start. Clients are not told."""
 
     id: str
@@ -224,5 +224,5 @@ AudioEvent = (
     | Final
     | ItemFailed
     | Refusal
-    | Heard
+    | Acknowledged
 )

@@ -4,6 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from pipelines.messages.names import Named
 from pipelines.messages.text import StringPrompt, TokenPrompt
 
 
@@ -25,25 +26,23 @@ EmbeddingInput = StringPrompt | TokenPrompt | ImageBytes
 Truncate = Literal["none", "start", "end"]  # which side of an over-long text is cut off; none: it is refused
 
 
-class EmbeddingRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="embedding"):
+class EmbeddingRequest(Named, frozen=True, kw_only=True, omit_defaults=True, tag="embedding"):
     """A vector for each input. Answered by `Vectors`, in any order of the inputs."""
 
     inputs: list[EmbeddingInput]
     truncate: Truncate = "none"
     dimensions: int | None = None  # the first so many components, brought to unit length again
     kind: str | None = None  # query, document, …: which of the model's prompts comes before each text
-    kind_param: str = "input_type"  # what the caller calls that
     max_tokens: int | None = None  # of an input, special ones included; None: what the model takes
 
 
-class RerankRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="rerank"):
+class RerankRequest(Named, frozen=True, kw_only=True, omit_defaults=True, tag="rerank"):
     """How well each document answers the query. Answered by one `Scores`."""
 
     query: str
     documents: list[str]
     truncate: Truncate = "end"  # of documents; the query is never cut
     max_tokens_per_document: int | None = None
-    param: str = "documents"  # what the caller calls them
 
 
 class Vectors(Struct, frozen=True, tag="vectors"):

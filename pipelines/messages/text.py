@@ -4,6 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from pipelines.messages.names import Named
 from pipelines.messages.sampling import SamplingOptions
 
 FinishReason = Literal["stop", "length"]
@@ -94,7 +95,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     logprobs: int | None = None  # None: off; k: the chosen token's and the k most likely ones'
 
 
-class TextRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="text"):
+class TextRequest(Named, frozen=True, kw_only=True, omit_defaults=True, tag="text"):
     """`n` choices for each prompt; choice `i` belongs to prompt `i // n`."""
 
     prompts: list[Prompt]

@@ -9,7 +9,7 @@ from models.decoder.native.library import library
 from models.device import multiplies_bf16
 from models.errors import ModelLoadError
 from models.files.source import resolve
-from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
+from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket, non_finite
 from pipelines.messages.frames import Event, Failed, ModelSpec, Ready, Request, Stats, StepReport
 from pipelines.messages.text import ProposerKind, TextOptions, TextRequest
 from pipelines.text.cache.block_manager import BlockManager
@@ -26,7 +26,7 @@ from pipelines.text.drafts.ngram import NgramProposer
 from pipelines.text.plan import Plan
 from pipelines.text.postprocess import Postprocessor
 from pipelines.text.prompt.chat_template import ChatTemplate
-from pipelines.text.prompt.preparation import Preparer
+from pipelines.text.prompt.prepare import Preparer
 from pipelines.text.prompt.vocabulary import Vocabulary
 from pipelines.text.results import Failure, Result, read_logits
 from pipelines.text.runner import Runner, try_largest
@@ -214,7 +214,7 @@ class TextPipeline:
 def _failed(id: str, failure: Failure) -> Failed:
     if failure == "all banned":
         return Failed(id, "invalid_request", "the request's settings leave no token that may come next")
-    return Failed(id, "internal_error", "the model's logits are not finite")
+    return non_finite(id)
 
 
 def _load(source: str, spec: ModelSpec) -> LoadedModel:

@@ -12,6 +12,7 @@ from models.privacy import silence
 from tests.benchmarks import (
     audio_accuracy,
     audio_beside_text,
+    audio_doors,
     audio_files,
     audio_live,
     contended,
@@ -46,6 +47,7 @@ COMPARISONS: Mapping[str, Callable[[Bench], Iterator[Figure]]] = {
     "preparing": preparing.compare,
     "overhead": overhead.compare,
     "audio": audio_files.compare,
+    "doors": audio_doors.compare,
     "live": audio_live.compare,
     "accuracy": audio_accuracy.compare,
     "together": audio_beside_text.compare,

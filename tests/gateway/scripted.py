@@ -24,7 +24,7 @@ from pipelines.messages.frames import (
     Usage,
 )
 from pipelines.messages.text import ChoiceDone, Delta, FinishReason
-from tests.live import until
+from tests.servers import until
 
 
 class ScriptedCall:

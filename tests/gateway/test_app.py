@@ -10,12 +10,12 @@ from litestar.routes import HTTPRoute
 from gateway.config.settings import Settings
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
-from tests.gateway.standing import StandingFleet, make_app, make_client, make_settings
-from tests.live import gateway
+from tests.gateway.idle_fleet import IdleFleet, make_app, make_client, make_settings
+from tests.servers import gateway
 
 
 def standing(settings: Settings, registry: Registry) -> Fleet:
-    return StandingFleet(settings, registry)
+    return IdleFleet(settings, registry)
 
 
 @pytest.mark.parametrize(

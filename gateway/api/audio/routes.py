@@ -6,7 +6,7 @@ from litestar.di import NamedDependency
 from gateway.api.answer import new_head
 from gateway.api.audio.answer import Answer, TranscriptionAnswer, TranscriptionStream
 from gateway.api.audio.request import Task, parse_form, to_request
-from gateway.api.intake import HttpRequest, terms, timeline
+from gateway.api.request import HttpRequest, terms, timeline
 from gateway.errors import bad_request
 from gateway.requests.dispatch import Dispatcher, Reply
 from gateway.requests.exchange import Job

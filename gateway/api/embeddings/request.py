@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Raw, Struct
 
 from gateway.api.text.sampling import unsupported
-from gateway.api.texts import TruncateName, check_text, same, truncation
+from gateway.api.texts import TruncateName, check_text, renamed, same, truncation
 from gateway.errors import bad_request
 from gateway.uploads.data_uri import decode_data_uri
 from pipelines.messages.embedding import EmbeddingInput, EmbeddingRequest, ImageBytes
@@ -53,7 +53,8 @@ def to_embedding_request(body: EmbeddingsRequest) -> EmbeddingRequest:
     """The body as an embedding pipeline takes it. Raises ApiError (400)."""
     if body.output_dtype not in (None, "float"):
         raise unsupported("output_dtype", "it may be 'float'")
-    kind = same(("input_type", body.input_type), ("task", body.task))
+    kind = ("input_type", body.input_type), ("task", body.task)
+    dimensions = ("dimensions", body.dimensions), ("output_dimension", body.output_dimension)
     tokens = body.truncate_prompt_tokens
     if tokens == 0:
         raise bad_request("truncate_prompt_tokens", "'truncate_prompt_tokens' must be positive, or -1.")
@@ -61,10 +62,10 @@ def to_embedding_request(body: EmbeddingsRequest) -> EmbeddingRequest:
     return EmbeddingRequest(
         inputs=_inputs(body.input),
         truncate=cut or ("none" if tokens is None else "end"),
-        dimensions=same(("dimensions", body.dimensions), ("output_dimension", body.output_dimension)),
-        kind=kind,
-        kind_param="task" if body.input_type is None and body.task is not None else "input_type",
+        dimensions=same(*dimensions),
+        kind=same(*kind),
         max_tokens=None if tokens == -1 else tokens,
+        names=renamed(dimensions, kind, (("truncate", body.truncate), ("truncation", body.truncation))),
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from gateway.api.text.sampling import unsupported
-from gateway.api.texts import TruncateName, check_text, decode_texts, same, truncation
+from gateway.api.texts import TruncateName, check_text, decode_texts, renamed, same, truncation
 from gateway.errors import bad_request
 from pipelines.messages.embedding import RerankRequest, Truncate
 
@@ -96,13 +96,14 @@ def to_rerank_request(body: RerankBody | TextsBody) -> RerankRequest:
             query=check_text(body.query, "query"),
             documents=[check_text(each, f"texts[{index}]") for index, each in enumerate(body.texts)],
             truncate=_side(body),
-            param="texts",
+            names={"documents": "texts"},
         )
     return RerankRequest(
         query=check_text(body.query, "query"),
         documents=[_document(each, f"documents[{index}]") for index, each in enumerate(body.documents)],
         truncate=truncation(body.truncate, body.truncation) or "end",
         max_tokens_per_document=body.max_tokens_per_doc,
+        names=renamed((("truncate", body.truncate), ("truncation", body.truncation))),
     )
 
 

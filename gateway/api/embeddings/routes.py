@@ -9,7 +9,7 @@ from gateway.api.embeddings.answer import EmbeddingsAnswer
 from gateway.api.embeddings.request import EmbeddingsRequest, to_embedding_request
 from gateway.api.embeddings.rerank import RERANK_PATHS, TextsBody, parse_rerank, to_rerank_request
 from gateway.api.embeddings.rerank_answer import RerankAnswer, ScoredTexts
-from gateway.api.intake import HttpRequest, json_body, terms, timeline
+from gateway.api.request import HttpRequest, json_body, terms, timeline
 from gateway.api.texts import decode_texts, units
 from gateway.requests.dispatch import Dispatcher, Output, Reply
 from gateway.requests.exchange import Job

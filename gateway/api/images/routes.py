@@ -11,7 +11,7 @@ from litestar.params import FromPath
 from gateway.api.answer import new_head
 from gateway.api.images.answer import AddressesAnswer, EventPrefix, ImagesAnswer, ImageStream
 from gateway.api.images.request import MAX_PROMPT, EditForm, GenerationBody, parse_form, to_image_request
-from gateway.api.intake import HttpRequest, json_body, terms, timeline
+from gateway.api.request import HttpRequest, json_body, terms, timeline
 from gateway.api.texts import decode_texts
 from gateway.config.settings import Settings
 from gateway.errors import bad_request, not_found
@@ -46,8 +46,8 @@ class ImagesController(Controller):
         body = decode_texts(raw, _decoder)
         route = dispatcher.route_or_first(body.model, "image")
         work = to_image_request(body, route.settings.image)
-        desk = _Desk(request, dispatcher, gallery, settings)
-        return desk.reply(body, route, work, "image_generation", raw=raw)
+        responder = _Responder(request, dispatcher, gallery, settings)
+        return responder.reply(body, route, work, "image_generation", raw=raw)
 
     @post("/v1/images/edits", status_code=200, summary="Pictures of a picture and a text, streamed or not")
     async def edit(
@@ -68,7 +68,7 @@ class ImagesController(Controller):
                 raise bad_request("image", "'image' is required: the picture to start from, as a file of the form.")
             route = dispatcher.route_or_first(body.model, "image")
             work = to_image_request(body, route.settings.image, image, mask)
-            return _Desk(request, dispatcher, gallery, settings).reply(body, route, work, "image_edit", form=form)
+            return _Responder(request, dispatcher, gallery, settings).reply(body, route, work, "image_edit", form=form)
         except BaseException:
             form.discard()
             raise
@@ -93,7 +93,7 @@ class ImagesController(Controller):
         return Response(data, media_type=kept.media_type, headers=headers)
 
 
-class _Desk:
+class _Responder:
     """Where one request comes in and its answer goes out."""
 
     def __init__(self, request: HttpRequest, dispatcher: Dispatcher, gallery: Gallery, settings: Settings) -> None:

@@ -1,6 +1,5 @@
 """The plain protocol of live transcription, for clients that want no more than text: audio in, JSON out."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
@@ -20,16 +19,15 @@ Send = Callable[[bytes], Awaitable[None]]
 
 
 class SpeechSession:
-    """One socket's. `hear` and `run` are called by two tasks."""
+    """One socket's. `receive` and `run` are called by two tasks."""
 
     def __init__(self, call: LiveCall, send: Send) -> None:
         self._call = call
         self._send = send
-        self._sending = asyncio.Lock()
         self._committed: dict[int, str] = {}  # by item that is open
         self._ending = False
 
-    async def hear(self, data: str | bytes) -> None:
+    async def receive(self, data: str | bytes) -> None:
         """One frame of the client: text is a control, binary is audio."""
         if isinstance(data, str):
             await self._control(data)
@@ -83,8 +81,7 @@ class SpeechSession:
         await self._say(wire.ErrorMessage(ErrorDetail(message, "invalid_request_error", None, "invalid_message")))
 
     async def _say(self, message: wire.SpeechEvent) -> None:
-        async with self._sending:
-            await self._send(wire.encode_message(message))
+        await self._send(wire.encode_message(message))
 
 
 def _is_control(data: bytes) -> bool:

@@ -1,13 +1,12 @@
 """OpenAI's realtime transcription protocol over one live stream: their events in, ours to the worker, and back."""
 
-import asyncio
 import base64
 import binascii
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET
@@ -19,7 +18,7 @@ from gateway.requests.dispatch import Dispatcher
 from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from pipelines.messages import audio as messages
-from pipelines.messages.audio import Clear, Commit, Configure, StreamRequest, Turns
+from pipelines.messages.audio import Clear, Commit, Configure, StreamRequest, TurnDetection
 from pipelines.messages.frames import Said
 
 ENCODINGS: dict[str, Literal["pcm16", "pcmu", "pcma"]] = {
@@ -37,12 +36,6 @@ FIELDS = {  # of StreamRequest, as the wire has them
 }
 
 Send = Callable[[bytes], Awaitable[None]]
-
-
-class Open(Protocol):
-    """Begins a stream on a route; raises ApiError."""
-
-    async def __call__(self, route: Route, request: StreamRequest) -> LiveCall: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +57,23 @@ class BadEvent(Exception):
 
 
 class RealtimeSession:
-    """One socket's. `hear` and `run` are called by two tasks; `run` alone reads the stream's events."""
+    """One socket's. `receive` and `run` are called by two tasks; `run` alone reads the stream's events."""
 
-    def __init__(self, session: Session, call: LiveCall, open: Open, dispatcher: Dispatcher, send: Send) -> None:
+    def __init__(self, session: Session, call: LiveCall, dispatcher: Dispatcher, send: Send) -> None:
         self._id = f"sess_{secrets.token_hex(12)}"
         self._items = secrets.token_hex(8)
         self._session = session
         self._pending: deque[Session] = deque()  # asked for, not confirmed by the worker
         self._call = call
-        self._open = open
         self._dispatcher = dispatcher
         self._send = send
-        self._sending = asyncio.Lock()
         self._spoken = False  # audio has come: the model can't change any more
         self._events = 0
         self._previous: str | None = None
 
     # --- the client's side --------------------------------------------------------------------------------------------
 
-    async def hear(self, text: str | bytes) -> None:
+    async def receive(self, text: str | bytes) -> None:
         """One message of the client."""
         try:
             event = _decode(text)
@@ -123,11 +114,10 @@ class RealtimeSession:
         if self._spoken or self._pending:
             raise BadEvent("The model can't change once audio was sent; open another session.", param=MODEL_FIELD)
         try:
-            call = await self._open(wanted.route, wanted.request)
+            await self._call.move(wanted.route, wanted.request)
         except ApiError as error:
             raise BadEvent(error.message, error.code or "invalid_value", MODEL_FIELD) from None
-        before, self._call, self._session = self._call, call, wanted
-        before.close()
+        self._session = wanted
         await self._say(wire.SessionUpdated(event_id=self._next_id(), session=self._wire_session()))
 
     def _patched(self, session: Session, patch: wire.SessionPatch) -> Session:
@@ -149,9 +139,9 @@ class RealtimeSession:
             rate = format.rate or (DEFAULT_RATE if format.type == "audio/pcm" else G711_RATE)
             request = msgspec.structs.replace(request, encoding=ENCODINGS[format.type], rate=rate)
         if patch.turn_detection is None:
-            request = msgspec.structs.replace(request, turns=None)
+            request = msgspec.structs.replace(request, turn_detection=None)
         elif isinstance(patch.turn_detection, wire.TurnDetectionPatch):
-            request = msgspec.structs.replace(request, turns=_turns(patch.turn_detection))
+            request = msgspec.structs.replace(request, turn_detection=_turn_detection(patch.turn_detection))
         if patch.transcription is None:
             request = msgspec.structs.replace(request, language=None, prompt="")
         elif isinstance(patch.transcription, wire.TranscriptionPatch):
@@ -172,25 +162,12 @@ class RealtimeSession:
 
     # --- the stream's side --------------------------------------------------------------------------------------------
 
-    @property
-    def call(self) -> LiveCall:
-        """The one that is open now."""
-        return self._call
-
     async def run(self) -> None:
         """Say what the stream says, until it ends. Raises ApiError where it breaks."""
         await self._say(wire.SessionCreated(event_id=self._next_id(), session=self._wire_session()))
-        while True:
-            call = self._call
-            try:
-                async for event in call.events():
-                    for said in self._render(event):
-                        await self._say(said)
-            except ApiError:
-                if call is self._call:
-                    raise
-            if call is self._call:
-                return
+        async for event in self._call.events():
+            for said in self._render(event):
+                await self._say(said)
 
     def _render(self, event: Said) -> Iterator[wire.ServerEvent]:
         match event:
@@ -247,8 +224,7 @@ class RealtimeSession:
         await self._say(wire.ErrorEvent(event_id=self._next_id(), error=told))
 
     async def _say(self, event: wire.ServerEvent) -> None:
-        async with self._sending:
-            await self._send(wire.encode_event(event))
+        await self._send(wire.encode_event(event))
 
     def _next_id(self) -> str:
         self._events += 1
@@ -259,11 +235,11 @@ class RealtimeSession:
 
     def _wire_session(self) -> wire.WireSession:
         session, request = self._session, self._session.request
-        turns = request.turns
+        vad = request.turn_detection
         type = next(name for name, encoding in ENCODINGS.items() if encoding == request.encoding)
         detection = (
-            wire.WireTurnDetection("server_vad", turns.threshold, turns.prefix_padding_ms, turns.silence_duration_ms)
-            if turns
+            wire.WireTurnDetection("server_vad", vad.threshold, vad.prefix_padding_ms, vad.silence_duration_ms)
+            if vad
             else None
         )
         return wire.WireSession(
@@ -322,9 +298,9 @@ def _audio(text: str) -> bytes:
     return data
 
 
-def _turns(patch: wire.TurnDetectionPatch) -> Turns:
-    defaults = Turns()
-    return Turns(
+def _turn_detection(patch: wire.TurnDetectionPatch) -> TurnDetection:
+    defaults = TurnDetection()
+    return TurnDetection(
         threshold=defaults.threshold if patch.threshold is None else patch.threshold,
         prefix_padding_ms=defaults.prefix_padding_ms if patch.prefix_padding_ms is None else patch.prefix_padding_ms,
         silence_duration_ms=(

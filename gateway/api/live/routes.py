@@ -2,9 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from time import monotonic
 from typing import Protocol, cast
 
 import msgspec
@@ -16,17 +15,18 @@ from msgspec import ValidationError
 from gateway.api.live.plain import SpeechSession
 from gateway.api.live.plain_query import StreamQuery
 from gateway.api.live.realtime import DEFAULT_RATE, RealtimeSession, Session
-from gateway.asgi import Message, Receive, Scope
+from gateway.asgi import Message, Receive, Scope, disconnected
 from gateway.asgi import Send as AsgiSend
 from gateway.errors import CLIENT_CLOSED_REQUEST, ApiError, bad_request, client_closed, validation_error
 from gateway.http.auth import Principal
 from gateway.http.middleware import refuse
 from gateway.http.request_log import Work, refused, worked
 from gateway.requests.dispatch import Dispatcher
+from gateway.requests.exchange import Exchange, Job
 from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.timeline import Timeline
-from pipelines.messages.audio import StreamRequest, Turns
+from pipelines.messages.audio import StreamRequest, TurnDetection
 
 Socket = WebSocket[object, object, State]
 
@@ -35,14 +35,18 @@ NORMAL, BROKEN = 1000, 1011  # close codes, RFC 6455
 PLAIN_RATE, G711_RATE = 16_000, 8_000  # Hz
 
 
-class Talk(Protocol):
+class SocketSession(Protocol):
     """A session of either protocol."""
 
-    async def hear(self, data: str | bytes) -> None: ...
+    async def receive(self, data: str | bytes) -> None: ...
 
     async def run(self) -> None: ...
 
     async def broken(self, error: ApiError) -> None: ...
+
+
+# One socket's call and session, of what its client asks for; raises ApiError.
+Prepare = Callable[[Socket, Dispatcher], tuple[LiveCall, SocketSession]]
 
 
 class RealtimeController(Controller):
@@ -50,74 +54,66 @@ class RealtimeController(Controller):
 
     @websocket("/v1/realtime")
     async def realtime(self, socket: Socket, dispatcher: NamedDependency[Dispatcher]) -> None:
-        talk: RealtimeSession | None = None
-        try:
-            await _connect(socket)
-            intent = socket.query_params.get("intent", "transcription")
-            if intent != "transcription":
-                raise bad_request("intent", "'intent' is not valid; this endpoint transcribes: 'transcription'.")
-            route = dispatcher.route_or_first(socket.query_params.get("model"), "audio")
-            opener = _Opener(socket, dispatcher)
-            request = StreamRequest(rate=DEFAULT_RATE)
-            call = await _while_there(socket, opener(route, request))
-            session = Session(route, socket.query_params.get("model") or route.name, request)
-            talk = RealtimeSession(session, call, opener, dispatcher, _sender(socket))
-        except ApiError as error:
-            await _refuse(socket, error)
-            return
-        try:
-            await _hold(socket, talk)
-        finally:
-            talk.call.close()
+        await _converse(socket, dispatcher, _realtime)
 
     @websocket("/v1/audio/stream")
     async def stream(self, socket: Socket, dispatcher: NamedDependency[Dispatcher]) -> None:
-        try:
-            await _connect(socket)
-            query = _query(socket.query_params)
-            route = dispatcher.route_or_first(query.model, "audio")
-            call = await _while_there(socket, _Opener(socket, dispatcher)(route, _stream_request(query)))
-        except ApiError as error:
-            await _refuse(socket, error)
-            return
-        try:
-            await _hold(socket, SpeechSession(call, _sender(socket)))
-        finally:
-            call.close()
+        await _converse(socket, dispatcher, _plain)
 
 
-class _Opener:
-    """Begins streams for one socket."""
-
-    def __init__(self, socket: Socket, dispatcher: Dispatcher) -> None:
-        state = socket.scope["state"]
-        self._principal: Principal = state["principal"]
-        self._arrival: float | None = state.get("arrival")
-        self._dispatcher = dispatcher
-        self._scope = cast(Scope, socket.scope)
-        self._call: LiveCall | None = None
-        self._seconds = 0.0  # of audio, on those before the last
-
-    async def __call__(self, route: Route, request: StreamRequest) -> LiveCall:
-        timeline = Timeline(self._arrival or monotonic())
-        self._arrival = None
-        id = f"live-{secrets.token_hex(12)}"
-        call = self._dispatcher.live(id, route, request, self._principal.priority, timeline)
-        worked(self._scope, Work(route.name, timeline, lambda: self.seconds))
-        await call.open()
-        self._seconds, self._call = self.seconds, call
-        return call
-
-    @property
-    def seconds(self) -> float:
-        """Of audio that the client has sent."""
-        return self._seconds + (self._call.seconds if self._call is not None else 0.0)
+def _realtime(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, SocketSession]:
+    model, intent = socket.query_params.get("model"), socket.query_params.get("intent", "transcription")
+    if intent != "transcription":
+        raise bad_request("intent", "'intent' is not valid; this endpoint transcribes: 'transcription'.")
+    route = dispatcher.route_or_first(model, "audio")
+    session = Session(route, model or route.name, StreamRequest(rate=DEFAULT_RATE))
+    call = _call(socket, dispatcher, route, session.request)
+    return call, RealtimeSession(session, call, dispatcher, _Sender(socket))
 
 
-async def _connect(socket: Socket) -> None:
-    """The handshake's first message: a WebSocket may be refused only after it."""
-    receive = cast(Receive, socket.receive)
-    await receive()
+def _plain(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, SocketSession]:
+    query = _query(socket.query_params)
+    route = dispatcher.route_or_first(query.model, "audio")
+    call = _call(socket, dispatcher, route, _stream_request(query))
+    return call, SpeechSession(call, _Sender(socket))
+
+
+def _call(socket: Socket, dispatcher: Dispatcher, route: Route, request: StreamRequest) -> LiveCall:
+    state = socket.scope["state"]
+    principal: Principal = state["principal"]
+
+    def begin(route: Route, request: StreamRequest, timeline: Timeline) -> Exchange:
+        job = Job(
+            f"live-{secrets.token_hex(12)}",
+            route,
+            request,
+            1,
+            route.settings.timeout_s,
+            priority=principal.priority,
+            tenant=principal.tenant,
+            live=True,
+        )
+        return dispatcher.exchange(job, timeline)
+
+    return LiveCall(begin, route, request, Timeline(state["arrival"]))
+
+
+async def _converse(socket: Socket, dispatcher: Dispatcher, prepare: Prepare) -> None:
+    """One socket, from its handshake to its end."""
+    scope = cast(Scope, socket.scope)
+    await cast(Receive, socket.receive)()  # the handshake's first message: it may be refused only after it
+    call: LiveCall | None = None
+    try:
+        call, talk = prepare(socket, dispatcher)
+        await _open(socket, call)
+    except ApiError as error:
+        await _refuse(socket, error)
+    else:
+        with call:
+            await _hold(socket, talk)
+    finally:
+        if call is not None:
+            worked(scope, Work(call.route.name, call.timeline, call.seconds))
 
 
 async def _refuse(socket: Socket, error: ApiError) -> None:
@@ -127,33 +123,30 @@ async def _refuse(socket: Socket, error: ApiError) -> None:
         await refuse(cast(Scope, socket.scope), cast(AsgiSend, socket.send), error)
 
 
-async def _while_there(socket: Socket, opening: Coroutine[None, None, LiveCall]) -> LiveCall:
-    """The opened call, unless its client leaves before: a model that is being loaded takes longer than some wait.
-    Raises ApiError."""
-    receive = cast(Receive, socket.receive)
-    opened = asyncio.create_task(opening)
-    left = asyncio.create_task(
-        cast(Coroutine[None, None, Message], receive())
-    )  # before it is accepted, it says no more
+async def _open(socket: Socket, call: LiveCall) -> None:
+    """Open the call, unless its client leaves before: a model that is being loaded takes longer than some wait. Raises
+    ApiError."""
+
+    async def watch() -> None:
+        await disconnected(cast(Receive, socket.receive))  # before it is accepted, a client says no more
+        call.interrupt(client_closed())
+
+    watcher = asyncio.create_task(watch())
     try:
-        await asyncio.wait((opened, left), return_when=asyncio.FIRST_COMPLETED)
-        if not opened.done():
-            raise client_closed()
-        return opened.result()
+        await call.open()
     finally:
-        opened.cancel()
-        left.cancel()
-        await asyncio.gather(opened, left, return_exceptions=True)  # only then does the log know the outcome
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)  # it has let go of the socket then
 
 
-async def _hold(socket: Socket, talk: Talk) -> None:
+async def _hold(socket: Socket, session: SocketSession) -> None:
     """Run a session until the client leaves, or the stream ends and the socket is closed."""
     offered = socket.scope["subprotocols"]
     selected = SUBPROTOCOL if SUBPROTOCOL in offered else None
     send = cast(AsgiSend, socket.send)
     await send({"type": "websocket.accept", "subprotocol": selected, "headers": []})
-    listener = asyncio.create_task(_listen(socket, talk))
-    speaker = asyncio.create_task(_speak(socket, talk))
+    listener = asyncio.create_task(_listen(socket, session))
+    speaker = asyncio.create_task(_speak(socket, session))
     try:
         await asyncio.wait((listener, speaker), return_when=asyncio.FIRST_COMPLETED)
         for task in (listener, speaker):
@@ -167,37 +160,37 @@ async def _hold(socket: Socket, talk: Talk) -> None:
         await asyncio.gather(listener, speaker, return_exceptions=True)
 
 
-async def _listen(socket: Socket, talk: Talk) -> None:
+async def _listen(socket: Socket, session: SocketSession) -> None:
     receive = cast(Receive, socket.receive)
     while True:
         message: Message = await receive()
         if message["type"] == "websocket.disconnect":
             return
         data: str | bytes | None = message.get("text")
-        await talk.hear(message["bytes"] if data is None else data)
+        await session.receive(message["bytes"] if data is None else data)
 
 
-async def _speak(socket: Socket, talk: Talk) -> None:
+async def _speak(socket: Socket, session: SocketSession) -> None:
     code = NORMAL
     try:
-        await talk.run()
+        await session.run()
     except ApiError as error:
         code = BROKEN
-        await talk.broken(error)
+        await session.broken(error)
     with suppress(RuntimeError):
         await socket.close(code=code)
 
 
-def _sender(socket: Socket) -> "_Sender":
-    return _Sender(cast(AsgiSend, socket.send))
-
-
 class _Sender:
-    def __init__(self, send: AsgiSend) -> None:
-        self._send = send
+    """Sends text messages, those of both of a session's tasks one after another."""
+
+    def __init__(self, socket: Socket) -> None:
+        self._send = cast(AsgiSend, socket.send)
+        self._lock = asyncio.Lock()
 
     async def __call__(self, data: bytes) -> None:
-        await self._send({"type": "websocket.send", "text": data.decode(), "bytes": None})
+        async with self._lock:
+            await self._send({"type": "websocket.send", "text": data.decode(), "bytes": None})
 
 
 def _query(params: Mapping[str, str]) -> StreamQuery:
@@ -209,7 +202,7 @@ def _query(params: Mapping[str, str]) -> StreamQuery:
 
 
 def _stream_request(query: StreamQuery) -> StreamRequest:
-    turns = Turns(
+    detection = TurnDetection(
         threshold=query.threshold,
         prefix_padding_ms=query.prefix_padding_ms,
         silence_duration_ms=query.silence_duration_ms,
@@ -219,6 +212,6 @@ def _stream_request(query: StreamQuery) -> StreamRequest:
         rate=query.rate or (PLAIN_RATE if query.format == "pcm16" else G711_RATE),
         language=query.language,
         prompt=query.prompt,
-        turns=turns if query.turns == "server" else None,
+        turn_detection=detection if query.turns == "server" else None,
         words=True,
     )

@@ -1,17 +1,14 @@
 """`/v1/chat/completions`"""
 
-import msgspec
 from litestar import Controller, post
 
-from gateway.api.answer import new_head
-from gateway.api.intake import HttpRequest, dispatcher, json_body, terms, timeline
-from gateway.api.text.chat_answer import ChatAnswer, ChatStream
+from gateway.api.request import HttpRequest
+from gateway.api.text.chat_answer import ChatView
 from gateway.api.text.chat_request import ChatRequest, to_text_request
-from gateway.api.texts import decode_texts
-from gateway.requests.dispatch import Output, Reply
-from gateway.requests.exchange import Job
+from gateway.api.text.endpoint import TextEndpoint
+from gateway.requests.dispatch import Reply
 
-_decoder = msgspec.json.Decoder(ChatRequest)
+_endpoint = TextEndpoint(ChatRequest, to_text_request, ChatView, "chatcmpl")
 
 
 class ChatController(Controller):
@@ -19,17 +16,4 @@ class ChatController(Controller):
 
     @post("/v1/chat/completions", status_code=200, summary="Chat, streamed or not", direct=True)
     async def create(self, request: HttpRequest) -> Reply:
-        raw = await json_body(request)
-        body = decode_texts(raw, _decoder)
-        desk = dispatcher(request)
-        route = desk.route(body.model, "text")
-        wanted = terms(request, route.settings)
-        work = to_text_request(body, wanted.tenant)
-        head = new_head("chatcmpl", route.name, route.fingerprint)
-        output: Output
-        if body.stream:
-            output = ChatStream(head, work.n, include_usage=body.include_usage)
-        else:
-            output = ChatAnswer(head, work.n, logprobs=bool(body.logprobs))
-        job = Job(head.id, route, work, work.n, wanted.timeout, raw, wanted.priority, tenant=wanted.tenant)
-        return desk.reply(job, output, timeline(request))
+        return await _endpoint.reply(request)

@@ -1,13 +1,15 @@
 """`POST /v1/chat/completions`: the answer, whole or in chunks."""
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from gateway.api.answer import Head, Timing, Usage, finite, timing, usage
+from gateway.api.answer import Head, Timing, Usage, finite
+from gateway.api.text import answer
+from gateway.api.text.answer import Form
 from gateway.http.sse import DONE, frame
-from metrics.timeline import Phases
-from pipelines.messages.frames import Done, Said
-from pipelines.messages.text import ChoiceDone, Delta, TokenLogprob
+from pipelines.messages.text import FinishReason, TokenLogprob
 
 
 class TopLogprob(Struct, frozen=True):
@@ -74,28 +76,16 @@ class Chunk(Struct, frozen=True, kw_only=True):
     timing: Timing | UnsetType = UNSET
 
 
-class ChatAnswer:
-    """One body."""
+class ChatView:
+    """See `gateway.api.text.answer.View`. The first chunk of each choice has its role."""
 
-    streamed = False
-
-    def __init__(self, head: Head, choices: int, *, logprobs: bool) -> None:
+    def __init__(self, head: Head, form: Form) -> None:
         self._head = head
-        self._texts: list[list[str]] = [[] for _ in range(choices)]
-        self._logprobs: list[list[Logprob]] | None = [[] for _ in range(choices)] if logprobs else None
-        self._reasons: list[str] = ["stop"] * choices
+        self._with_logprobs = form.logprobs
+        self._usage: UnsetType | None = None if form.include_usage else UNSET  # what a chunk that carries none shows
+        self._roles: list[str | None] = ["assistant"] * form.choices  # still to be sent
 
-    def render(self, event: Said) -> bytes:
-        match event:
-            case Delta(index=index, text=text, logprobs=entries):
-                self._texts[index].append(text)
-                if self._logprobs is not None:
-                    self._logprobs[index].extend(map(_logprob, entries))
-            case ChoiceDone(index=index, reason=reason):
-                self._reasons[index] = reason
-        return b""
-
-    def finish(self, done: Done, spent: Phases) -> bytes:
+    def body(self, choices: Sequence[answer.Choice], usage: Usage) -> bytes:
         head = self._head
         return _encoder.encode(
             ChatCompletion(
@@ -103,79 +93,55 @@ class ChatAnswer:
                 created=head.created,
                 model=head.model,
                 system_fingerprint=head.system_fingerprint,
-                choices=[self._choice(index) for index in range(len(self._texts))],
-                usage=usage(done.usage),
+                choices=[self._choice(index, choice) for index, choice in enumerate(choices)],
+                usage=usage,
             )
         )
 
-    def _choice(self, index: int) -> Choice:
-        logprobs = None if self._logprobs is None else Logprobs(self._logprobs[index])
-        return Choice(index, AssistantMessage(content="".join(self._texts[index])), logprobs, self._reasons[index])
+    def delta(self, index: int, text: str, logprobs: list[TokenLogprob]) -> bytes:
+        return self._chunk(ChunkChoice(index, ChunkDelta(self._role(index), text), _logprobs(logprobs)))
 
+    def opening(self, index: int) -> bytes:
+        role = self._role(index)
+        return self._chunk(ChunkChoice(index, ChunkDelta(role, ""))) if role else b""
 
-class ChatStream:
-    """Chunks. The role comes once for each choice, then its text, then one chunk with its finish reason.
+    def finish(self, index: int, reason: FinishReason, timing: Timing | UnsetType) -> bytes:
+        return self._chunk(ChunkChoice(index, ChunkDelta(), None, reason), timing)
 
-    The last finish chunk carries the timing, so a finish chunk is held until it is known whether it is the last: no
-    longer than until the next event.
-    """
+    def end(self, usage: Usage) -> bytes:
+        return DONE if self._usage is UNSET else self._frame([], usage, UNSET) + DONE
 
-    streamed = True
-
-    def __init__(self, head: Head, choices: int, *, include_usage: bool) -> None:
-        self._head = head
-        self._usage: UnsetType | None = None if include_usage else UNSET  # what a chunk that carries none shows
-        self._roles: list[str | None] = ["assistant"] * choices  # still to be sent
-        self._finished: ChoiceDone | None = None
-
-    def render(self, event: Said) -> bytes:
-        held = self._release()
-        match event:
-            case ChoiceDone(index=index):
-                self._finished = event
-                return held + self._frame(index, ChunkDelta(self._role(index), "")) if self._roles[index] else held
-            case Delta(index=index, text=text, logprobs=entries):
-                if not text and not entries:
-                    return held
-                logprobs = Logprobs(list(map(_logprob, entries))) if entries else None
-                return held + self._frame(index, ChunkDelta(self._role(index), text), logprobs)
-            case _:  # of other kinds of models
-                return held
-
-    def finish(self, done: Done, spent: Phases) -> bytes:
-        data = self._release(timing(spent))
-        if self._usage is None:
-            data += frame(self._chunk([], usage(done.usage), UNSET))
-        return data + DONE
-
-    def _release(self, timing: Timing | UnsetType = UNSET) -> bytes:
-        finished, self._finished = self._finished, None
-        if finished is None:
-            return b""
-        choice = ChunkChoice(finished.index, ChunkDelta(), None, finished.reason)
-        return frame(self._chunk([choice], self._usage, timing))
+    def _choice(self, index: int, choice: answer.Choice) -> Choice:
+        logprobs = Logprobs(list(map(_logprob, choice.logprobs))) if self._with_logprobs else None
+        return Choice(index, AssistantMessage(content=choice.text), logprobs, choice.reason)
 
     def _role(self, index: int) -> str | None:
         role, self._roles[index] = self._roles[index], None
         return role
 
-    def _frame(self, index: int, delta: ChunkDelta, logprobs: Logprobs | None = None) -> bytes:
-        return frame(self._chunk([ChunkChoice(index, delta, logprobs)], self._usage, UNSET))
+    def _chunk(self, choice: ChunkChoice, timing: Timing | UnsetType = UNSET) -> bytes:
+        return self._frame([choice], self._usage, timing)
 
-    def _chunk(self, choices: list[ChunkChoice], usage: Usage | UnsetType | None, timing: Timing | UnsetType) -> Chunk:
+    def _frame(self, choices: list[ChunkChoice], usage: Usage | UnsetType | None, timing: Timing | UnsetType) -> bytes:
         head = self._head
-        return Chunk(
-            id=head.id,
-            created=head.created,
-            model=head.model,
-            system_fingerprint=head.system_fingerprint,
-            choices=choices,
-            usage=usage,
-            timing=timing,
+        return frame(
+            Chunk(
+                id=head.id,
+                created=head.created,
+                model=head.model,
+                system_fingerprint=head.system_fingerprint,
+                choices=choices,
+                usage=usage,
+                timing=timing,
+            )
         )
 
 
 _encoder = msgspec.json.Encoder()
+
+
+def _logprobs(entries: list[TokenLogprob]) -> Logprobs | None:
+    return Logprobs(list(map(_logprob, entries))) if entries else None
 
 
 def _logprob(entry: TokenLogprob) -> Logprob:

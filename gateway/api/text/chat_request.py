@@ -15,6 +15,7 @@ from gateway.api.text.sampling import (
     sampling,
     unsupported,
 )
+from gateway.api.texts import renamed
 from gateway.errors import ApiError, bad_request
 from pipelines.messages.text import ChatPrompt, FunctionCall, MediaPart, Message, TextPart, TextRequest, ToolCall
 
@@ -113,6 +114,7 @@ def to_text_request(body: ChatRequest, salt: str) -> TextRequest:
         proposer=proposer(body),
         max_draft=max_draft(body),
         salt=salt,
+        names=renamed((("max_tokens", body.max_tokens), ("max_completion_tokens", body.max_completion_tokens))),
     )
 
 

@@ -1,13 +1,15 @@
 """`POST /v1/completions`: the answer, whole or in chunks. Both are the same object."""
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from gateway.api.answer import Head, Timing, Usage, finite, timing, usage
+from gateway.api.answer import Head, Timing, Usage, finite
+from gateway.api.text import answer
+from gateway.api.text.answer import Form
 from gateway.http.sse import DONE, frame
-from metrics.timeline import Phases
-from pipelines.messages.frames import Done, Said
-from pipelines.messages.text import ChoiceDone, Delta, TokenLogprob
+from pipelines.messages.text import FinishReason, TokenLogprob
 
 
 class Logprobs(Struct, frozen=True):
@@ -65,90 +67,53 @@ def _top(entry: TokenLogprob) -> dict[str, float] | None:
     return {top.text: finite(top.logprob) for top in reversed(entry.top)} | {entry.text: finite(entry.logprob)}
 
 
-class CompletionAnswer:
-    """One body."""
+class CompletionView:
+    """See `gateway.api.text.answer.View`."""
 
-    streamed = False
-
-    def __init__(self, head: Head, choices: int, *, logprobs: bool) -> None:
+    def __init__(self, head: Head, form: Form) -> None:
         self._head = head
-        self._texts: list[list[str]] = [[] for _ in range(choices)]
-        self._logprobs: list[list[TokenLogprob]] | None = [[] for _ in range(choices)] if logprobs else None
-        self._reasons: list[str] = ["stop"] * choices
+        self._usage: UnsetType | None = None if form.include_usage else UNSET  # what a chunk that carries none shows
+        self._logprobs = [_LogprobsWriter() for _ in range(form.choices)] if form.logprobs else None
 
-    def render(self, event: Said) -> bytes:
-        match event:
-            case Delta(index=index, text=text, logprobs=entries):
-                self._texts[index].append(text)
-                if self._logprobs is not None:
-                    self._logprobs[index].extend(entries)
-            case ChoiceDone(index=index, reason=reason):
-                self._reasons[index] = reason
+    def body(self, choices: Sequence[answer.Choice], usage: Usage) -> bytes:
+        return _encoder.encode(
+            self._completion([self._choice(index, choice) for index, choice in enumerate(choices)], usage)
+        )
+
+    def delta(self, index: int, text: str, logprobs: list[TokenLogprob]) -> bytes:
+        return self._chunk(Choice(index, text, self._written(index, logprobs) if logprobs else None))
+
+    def opening(self, index: int) -> bytes:
         return b""
 
-    def finish(self, done: Done, spent: Phases) -> bytes:
-        choices = [self._choice(index) for index in range(len(self._texts))]
-        return _encoder.encode(_completion(self._head, choices, usage(done.usage)))
+    def finish(self, index: int, reason: FinishReason, timing: Timing | UnsetType) -> bytes:
+        return self._chunk(Choice(index, "", None, reason), timing)
 
-    def _choice(self, index: int) -> Choice:
-        logprobs = None if self._logprobs is None else _LogprobsWriter().write(self._logprobs[index])
-        return Choice(index, "".join(self._texts[index]), logprobs, self._reasons[index])
+    def end(self, usage: Usage) -> bytes:
+        return DONE if self._usage is UNSET else frame(self._completion([], usage)) + DONE
 
+    def _choice(self, index: int, choice: answer.Choice) -> Choice:
+        return Choice(index, choice.text, self._written(index, choice.logprobs), choice.reason)
 
-class CompletionStream:
-    """Chunks: text, then for each choice one chunk with its finish reason.
+    def _written(self, index: int, entries: list[TokenLogprob]) -> Logprobs | None:
+        return None if self._logprobs is None else self._logprobs[index].write(entries)
 
-    The last of those carries the timing, so each is held until the next event shows whether it is the last.
-    """
+    def _chunk(self, choice: Choice, timing: Timing | UnsetType = UNSET) -> bytes:
+        return frame(self._completion([choice], self._usage, timing))
 
-    streamed = True
-
-    def __init__(self, head: Head, choices: int, *, include_usage: bool) -> None:
-        self._head = head
-        self._usage: UnsetType | None = None if include_usage else UNSET  # what a chunk that carries none shows
-        self._logprobs = [_LogprobsWriter() for _ in range(choices)]
-        self._finished: ChoiceDone | None = None
-
-    def render(self, event: Said) -> bytes:
-        held = self._release()
-        match event:
-            case ChoiceDone():
-                self._finished = event
-                return held
-            case Delta(index=index, text=text, logprobs=entries):
-                if not text and not entries:
-                    return held
-                logprobs = self._logprobs[index].write(entries) if entries else None
-                return held + frame(_completion(self._head, [Choice(index, text, logprobs)], self._usage))
-            case _:  # of other kinds of models
-                return held
-
-    def finish(self, done: Done, spent: Phases) -> bytes:
-        data = self._release(timing(spent))
-        if self._usage is None:
-            data += frame(_completion(self._head, [], usage(done.usage)))
-        return data + DONE
-
-    def _release(self, timing: Timing | UnsetType = UNSET) -> bytes:
-        finished, self._finished = self._finished, None
-        if finished is None:
-            return b""
-        choice = Choice(finished.index, "", None, finished.reason)
-        return frame(_completion(self._head, [choice], self._usage, timing))
+    def _completion(
+        self, choices: list[Choice], usage: Usage | UnsetType | None, timing: Timing | UnsetType = UNSET
+    ) -> Completion:
+        head = self._head
+        return Completion(
+            id=head.id,
+            created=head.created,
+            model=head.model,
+            system_fingerprint=head.system_fingerprint,
+            choices=choices,
+            usage=usage,
+            timing=timing,
+        )
 
 
 _encoder = msgspec.json.Encoder()
-
-
-def _completion(
-    head: Head, choices: list[Choice], usage: Usage | UnsetType | None, timing: Timing | UnsetType = UNSET
-) -> Completion:
-    return Completion(
-        id=head.id,
-        created=head.created,
-        model=head.model,
-        system_fingerprint=head.system_fingerprint,
-        choices=choices,
-        usage=usage,
-        timing=timing,
-    )

@@ -1,17 +1,14 @@
 """`/v1/completions`"""
 
-import msgspec
 from litestar import Controller, post
 
-from gateway.api.answer import new_head
-from gateway.api.intake import HttpRequest, dispatcher, json_body, terms, timeline
-from gateway.api.text.completion_answer import CompletionAnswer, CompletionStream
+from gateway.api.request import HttpRequest
+from gateway.api.text.completion_answer import CompletionView
 from gateway.api.text.completion_request import CompletionRequest, to_text_request
-from gateway.api.texts import decode_texts
-from gateway.requests.dispatch import Output, Reply
-from gateway.requests.exchange import Job
+from gateway.api.text.endpoint import TextEndpoint
+from gateway.requests.dispatch import Reply
 
-_decoder = msgspec.json.Decoder(CompletionRequest)
+_endpoint = TextEndpoint(CompletionRequest, to_text_request, CompletionView, "cmpl")
 
 
 class CompletionsController(Controller):
@@ -19,18 +16,4 @@ class CompletionsController(Controller):
 
     @post("/v1/completions", status_code=200, summary="Text completion, streamed or not", direct=True)
     async def create(self, request: HttpRequest) -> Reply:
-        raw = await json_body(request)
-        body = decode_texts(raw, _decoder)
-        desk = dispatcher(request)
-        route = desk.route(body.model, "text")
-        wanted = terms(request, route.settings)
-        work = to_text_request(body, wanted.tenant)
-        head = new_head("cmpl", route.name, route.fingerprint)
-        choices = len(work.prompts) * work.n
-        output: Output
-        if body.stream:
-            output = CompletionStream(head, choices, include_usage=body.include_usage)
-        else:
-            output = CompletionAnswer(head, choices, logprobs=body.logprobs is not None)
-        job = Job(head.id, route, work, choices, wanted.timeout, raw, wanted.priority, tenant=wanted.tenant)
-        return desk.reply(job, output, timeline(request))
+        return await _endpoint.reply(request)

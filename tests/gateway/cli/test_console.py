@@ -14,7 +14,7 @@ from gateway.config.settings import Settings, default_models, load_settings
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from pipelines.messages.frames import Ready
-from tests.gateway.standing import StandingFleet, make_settings
+from tests.gateway.idle_fleet import IdleFleet, make_settings
 
 
 def terminal() -> Console:
@@ -35,7 +35,7 @@ def become(fleet: Fleet, number: int, state: State, reason: str | None = None) -
 def test_the_embedded_models_fit_on_a_screen() -> None:
     settings = load_settings(None, {})
     assert len(settings.models) == len(default_models()) >= 1
-    fleet = StandingFleet(settings, Registry())
+    fleet = IdleFleet(settings, Registry())
     for number in range(len(settings.models)):
         become(fleet, number, State.READY)
     console = terminal()
@@ -55,7 +55,7 @@ def test_the_embedded_models_fit_on_a_screen() -> None:
 
 def test_what_is_not_ready_says_why(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, key="k")
-    fleet = StandingFleet(settings, Registry())
+    fleet = IdleFleet(settings, Registry())
     become(fleet, 0, State.READY)
     become(fleet, 1, State.FAILED, "there is [no] such file " * 5)
     console = terminal()
@@ -73,7 +73,7 @@ def test_models_that_are_not_preloaded_are_not_said_to_be_loading(tmp_path: Path
     settings = load_settings(config, {})
     screen = ScreenAnnouncer(settings, console)
     screen.listening("http://x")
-    screen.settled(StandingFleet(settings, Registry()), "http://x")
+    screen.settled(IdleFleet(settings, Registry()), "http://x")
     text = "\n".join(shown(console))
     assert "Loading each model at its first use" in text
     assert "lazy   text  on demand      –        –" in text
@@ -109,5 +109,5 @@ def test_the_inventory_fits_too() -> None:
 
 def test_settings_are_not_needed_for_a_screen_without_models() -> None:
     console = terminal()
-    ScreenAnnouncer(Settings(), console).settled(StandingFleet(Settings(), Registry()), "http://x")
+    ScreenAnnouncer(Settings(), console).settled(IdleFleet(Settings(), Registry()), "http://x")
     assert "Try it" not in "".join(shown(console))

@@ -6,7 +6,7 @@ from gateway.asgi import Message, Scope
 from gateway.config.environment import digest
 from gateway.config.settings import KeySettings
 from gateway.http.auth import ANONYMOUS, METRICS_READER, Keyring, Principal, presented_key
-from tests.gateway.standing import KEY, make_app, make_client, make_settings
+from tests.gateway.idle_fleet import KEY, make_app, make_client, make_settings
 
 KEYS = [
     KeySettings(name="laptop", sha256=digest("key-one")),

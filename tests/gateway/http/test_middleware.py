@@ -7,7 +7,7 @@ import pytest
 from gateway.asgi import Message, Receive, Scope, Send
 from gateway.errors import ApiError
 from gateway.http.middleware import BodyLimit, Guarded, RequestContext
-from tests.gateway.standing import KEY, make_app, make_client, make_settings
+from tests.gateway.idle_fleet import KEY, make_app, make_client, make_settings
 
 ORIGIN = "https://app.example"
 

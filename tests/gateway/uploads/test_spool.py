@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import gateway.uploads.spool
+from gateway.uploads import spool as spooling
 from gateway.uploads.spool import WRITE_BUFFER, Spool, SpoolFull
 
 
@@ -70,7 +70,7 @@ async def test_a_writer_that_is_cancelled_loses_its_file_and_nothing_else(
         go_on.wait(5)
         os.write(fd, data)  # still open
 
-    monkeypatch.setattr(gateway.spool, "_write_all", slow)
+    monkeypatch.setattr(spooling, "_write_all", slow)
     file = spool.create()
     writing = asyncio.create_task(file.write(bytes(WRITE_BUFFER)))
     await begun.wait()
@@ -92,7 +92,7 @@ async def test_a_disk_that_refuses(spool: Spool, monkeypatch: pytest.MonkeyPatch
     def full(fd: int, data: bytearray) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(gateway.spool, "_write_all", full)
+    monkeypatch.setattr(spooling, "_write_all", full)
     file = spool.create()
     with pytest.raises(OSError, match="No space"):
         await file.write(bytes(WRITE_BUFFER))

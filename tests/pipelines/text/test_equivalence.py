@@ -255,6 +255,6 @@ def test_logits_that_are_not_finite_fail_only_their_request(settings):
     submit(pipeline, "bad", request(TokenPrompt([*b"bad", 200]), n=2, **settings))
     events = run(pipeline)
     assert isinstance(events["bad"][-1], Failed)
-    assert events["bad"][-1].code == "internal_error"
+    assert events["bad"][-1].code == "invalid_output"
     assert sum(isinstance(event, Failed) for event in events["bad"]) == 1
     assert only(events["good"]).logprobs == only(alone(PROMPTS[3], logprobs=0)).logprobs

@@ -15,13 +15,13 @@ from gateway.config.environment import digest
 from gateway.config.settings import KeySettings, ServerSettings, Settings
 from tests.fake_images import fake_image_model
 from tests.integration.conftest import wait_until
-from tests.live import Gateway, gateway_thread
+from tests.servers import Gateway, gateway_thread
 
 KEY = "sk-painting"
 
 
 @contextmanager
-def painting(spool: Path, **server: Any) -> Iterator[Gateway]:
+def image_gateway(spool: Path, **server: Any) -> Iterator[Gateway]:
     """`painter`: eight images at once, behind a key. `narrow`: two."""
     settings = Settings(
         server=ServerSettings(port=0, spool_dir=str(spool), **server),

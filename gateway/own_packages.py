@@ -7,19 +7,19 @@ HOME = Path(__file__).parent.parent  # the folder that all of ours are in
 DISTRIBUTION = "multimodal-gateway"
 
 # A package of ours -> the first words of its description, by which its own __init__.py is known.
-SIBLINGS = {
+PACKAGES = {
     "pipelines": '"""The step loops, one package a modality.',
     "models": '"""From files to something that a runner can call.',
     "metrics": '"""Latency metrics: raw events in,',
 }
 
 
-def stranger() -> str | None:
+def foreign_package() -> str | None:
     """Why this can't run, for the operator: which package is not ours, where it is, what to do. None: all of them are.
 
     Nothing is imported.
     """
-    for name, words in SIBLINGS.items():
+    for name, words in PACKAGES.items():
         spec = find_spec(name)
         if spec is None:
             return f"its package {name!r} is missing: pip install --force-reinstall {DISTRIBUTION}"

@@ -48,16 +48,21 @@ class _Part:
         return str(tokens) if self.whole else f"more than {limit}"
 
 
+def cutting(param: str) -> str:
+    """What to do about a text that may be cut. `param`: what the caller calls the field that says so."""
+    return f"shorten it, or set {param!r}"
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """How long a text may be, and how that is put where it is longer and not to be cut."""
 
     tokens: int
     words: str = "the model takes"
-    advice: str = "shorten it, or set 'truncate'"
+    advice: str = cutting("truncate")
 
 
-class Tokenizer:
+class InputTokenizer:
     """A checkpoint's tokenizer for any number of threads: each has its own copy, since one raises when it is shared."""
 
     def __init__(self, folder: Path, config: EmbedderConfig) -> None:
@@ -139,6 +144,8 @@ class Tokenizer:
         truncate: Truncate,
         params: Sequence[str],
         max_document: int | None = None,
+        *,
+        advice: str = cutting("truncate"),
     ) -> list[Tokens]:
         """The query with each document, for a cross-encoder; only documents are cut. Raises InvalidRequest."""
         backend = self._backend
@@ -156,7 +163,7 @@ class Tokenizer:
                 if truncated:
                     if truncate == "none":
                         count = cut.count(len(document.ids), room)
-                        raise over_long(params[len(found)], count, Limit(room, "beside the query it may have"))
+                        raise over_long(params[len(found)], count, Limit(room, "beside the query it may have", advice))
                     document.truncate(room, direction=_side(truncate))
                 encoding = backend.post_process(asked, document)
                 types = encoding.type_ids if self._config.token_types else None
@@ -171,13 +178,16 @@ class Tokenizer:
         max_document: int | None = None,
         *,
         prompt: str | None = None,
+        advice: str = cutting("truncate"),
     ) -> list[Tokens]:
         """Documents by themselves, cut to `max_document` tokens of their own or what the model takes."""
-        limit = Limit(self._config.max_tokens)
+        limit = Limit(self._config.max_tokens, advice=advice)
         if max_document is not None:
             before = self._encode(self._config.prompt if prompt is None else prompt)
             own = max_document + self.special + len(before.ids)
-            limit = min(limit, Limit(own, "with 'max_tokens_per_doc' it may have"), key=lambda each: each.tokens)
+            limit = min(
+                limit, Limit(own, "with 'max_tokens_per_doc' it may have", advice), key=lambda each: each.tokens
+            )
         return self.texts(documents, truncate, params, prompt=prompt, limit=limit)
 
     def _read(

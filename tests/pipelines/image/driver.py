@@ -18,7 +18,7 @@ from pipelines.messages.image import ImageOptions, ImageRequest, Picture
 MAX_STEPS = 10_000  # of the pipeline, before a test says that it hangs
 
 
-class Easel:
+class ImageDriver:
     def __init__(self, folder: Path, *, max_batch: int = 16, dtype: str | None = None, **options: Any) -> None:
         self.family = load_family(folder, device="cpu", dtype=dtype)
         self.pipeline = ImagePipeline(self.family, ImageOptions(**options), RowCap(max_batch))

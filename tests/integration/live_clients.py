@@ -37,7 +37,7 @@ def server_vad(silence_ms: int = 300) -> dict[str, Any]:
 
 
 @dataclass
-class Talk:
+class RealtimeClient:
     """One realtime session, and all the server has said in it."""
 
     connection: AsyncRealtimeConnection
@@ -84,10 +84,12 @@ DELTA = "conversation.item.input_audio_transcription.delta"
 
 
 @asynccontextmanager
-async def talking(url: str, update: dict[str, Any] | None = None, **query: str) -> AsyncIterator[Talk]:
+async def realtime_client(
+    url: str, update: dict[str, Any] | None = None, **query: str
+) -> AsyncIterator[RealtimeClient]:
     client = AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
     async with client, client.realtime.connect(extra_query={"intent": "transcription", **query}) as connection:
-        talk = Talk(connection)
+        talk = RealtimeClient(connection)
         await talk.until("session.created")
         if update is not None:
             await connection.session.update(session=update)  # type: ignore[arg-type]

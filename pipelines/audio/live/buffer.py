@@ -6,11 +6,11 @@ from collections import deque
 import numpy as np
 
 from pipelines.audio.features import Floats, Samples
-from pipelines.audio.live.hearing import Heard
+from pipelines.audio.live.chunks import AudioChunk
 from pipelines.audio.vad import FRAME
 
 
-class Tape:
+class AudioBuffer:
     """Positions are samples since the start of the stream. What lies before `start` is forgotten."""
 
     def __init__(self) -> None:
@@ -26,17 +26,17 @@ class Tape:
         """Position after the last frame whose probability is known."""
         return (self._first_frame + len(self._probabilities)) * FRAME
 
-    def append(self, heard: Heard) -> None:
+    def append(self, chunk: AudioChunk) -> None:
         used = self.end - self.start
-        needed = used + len(heard.samples)
+        needed = used + len(chunk.samples)
         if needed > len(self._samples):
             grown = np.zeros(max(needed, 2 * len(self._samples)), np.int16)
             grown[:used] = self._samples[:used]
             self._samples = grown
-        self._samples[used:needed] = heard.samples
-        self.end += len(heard.samples)
-        self._probabilities += heard.probabilities.tolist()
-        self._arrivals.append((self.end, heard.arrived))
+        self._samples[used:needed] = chunk.samples
+        self.end += len(chunk.samples)
+        self._probabilities += chunk.probabilities.tolist()
+        self._arrivals.append((self.end, chunk.arrived))
 
     def samples(self, start: int, end: int) -> Samples:
         """A copy of what is there of [start, end)."""

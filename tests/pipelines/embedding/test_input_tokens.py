@@ -9,7 +9,7 @@ from models.embedder.embedder_config import EmbedderConfig
 from models.errors import ModelLoadError
 from models.tokenizer.borders import Borders
 from pipelines.base import InvalidRequest
-from pipelines.embedding.tokenize import Limit, Tokenizer
+from pipelines.embedding.input_tokens import InputTokenizer, Limit
 from pipelines.messages.embedding import Truncate
 from tests.models.checkpoints import word_tokenizer
 
@@ -27,36 +27,38 @@ def saved(folder: Path) -> Path:
 
 
 @pytest.fixture
-def tokenizer(tmp_path: Path) -> Tokenizer:
-    return Tokenizer(saved(tmp_path), CONFIG)
+def tokenizer(tmp_path: Path) -> InputTokenizer:
+    return InputTokenizer(saved(tmp_path), CONFIG)
 
 
 def words(*numbers: int) -> str:
     return " ".join(f"w{number}" for number in numbers)
 
 
-def test_padding_and_truncation_of_the_file_are_not_used(tokenizer: Tokenizer) -> None:
+def test_padding_and_truncation_of_the_file_are_not_used(tokenizer: InputTokenizer) -> None:
     (short, long) = tokenizer.texts([words(7), words(0, 1, 2, 3, 4, 5)], "none", ["input[0]", "input[1]"])
     assert short.ids.tolist() == [CLS, FIRST + 7, SEP]
     assert long.ids.tolist() == [CLS, *range(FIRST, FIRST + 6), SEP]
     assert (long.count, long.truncated) == (8, False)
 
 
-def test_an_over_long_text_is_named_unless_it_may_be_cut(tokenizer: Tokenizer) -> None:
+def test_an_over_long_text_is_named_unless_it_may_be_cut(tokenizer: InputTokenizer) -> None:
     with pytest.raises(InvalidRequest, match="9 tokens, but the model takes 8") as refused:
         tokenizer.texts([words(1), words(*range(7))], "none", ["input[0]", "input[1]"])
     assert (refused.value.param, refused.value.code) == ("input[1]", "context_length_exceeded")
 
 
 @pytest.mark.parametrize(("truncate", "kept"), [("end", range(0, 6)), ("start", range(3, 9))])
-def test_the_text_is_cut_and_the_special_tokens_are_kept(tokenizer: Tokenizer, truncate: Truncate, kept: range) -> None:
+def test_the_text_is_cut_and_the_special_tokens_are_kept(
+    tokenizer: InputTokenizer, truncate: Truncate, kept: range
+) -> None:
     for texts in ([words(*range(9))], [words(1), words(*range(9))]):  # the same rule alone and in a list
         cut = tokenizer.texts(texts, truncate, ["input[0]", "input[1]"])[-1]
         assert cut.ids.tolist() == [CLS, *(FIRST + number for number in kept), SEP]
         assert (cut.count, cut.truncated) == (8, True)  # usage has the tokens that were read
 
 
-def test_token_ids_are_used_as_they_are(tokenizer: Tokenizer) -> None:
+def test_token_ids_are_used_as_they_are(tokenizer: InputTokenizer) -> None:
     assert tokenizer.ids([100, 201], "none", "input").ids.tolist() == [100, 201]
     ids = list(range(10, 20))
     assert tokenizer.ids(ids, "end", "input").ids.tolist() == ids[:8]
@@ -66,13 +68,13 @@ def test_token_ids_are_used_as_they_are(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("id", [-1, 204, 100_000])
-def test_ids_of_another_tokenizer_are_named(tokenizer: Tokenizer, id: int) -> None:
+def test_ids_of_another_tokenizer_are_named(tokenizer: InputTokenizer, id: int) -> None:
     with pytest.raises(InvalidRequest, match="0 to 203") as refused:
         tokenizer.ids([5, id], "end", "input[3]")
     assert refused.value.param == "input[3][1]"
 
 
-def test_pairs_tell_their_texts_apart_and_only_documents_are_cut(tokenizer: Tokenizer) -> None:
+def test_pairs_tell_their_texts_apart_and_only_documents_are_cut(tokenizer: InputTokenizer) -> None:
     (short, long) = tokenizer.pairs(words(1, 2), [words(3), words(*range(10, 20))], "end", DOCUMENTS)
     assert short.ids.tolist() == [CLS, FIRST + 1, FIRST + 2, SEP, FIRST + 3, SEP]
     assert short.types is not None
@@ -83,7 +85,7 @@ def test_pairs_tell_their_texts_apart_and_only_documents_are_cut(tokenizer: Toke
     assert long.truncated
 
 
-def test_pairs_that_do_not_fit_are_named(tokenizer: Tokenizer) -> None:
+def test_pairs_that_do_not_fit_are_named(tokenizer: InputTokenizer) -> None:
     with pytest.raises(InvalidRequest) as refused:
         tokenizer.pairs(words(1, 2), [words(3), words(*range(10))], "none", DOCUMENTS)
     assert refused.value.param == "documents[1]"
@@ -91,7 +93,9 @@ def test_pairs_that_do_not_fit_are_named(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("count", [5, 9])
-def test_a_query_that_leaves_no_document_a_token_is_told_how_long_it_may_be(tokenizer: Tokenizer, count: int) -> None:
+def test_a_query_that_leaves_no_document_a_token_is_told_how_long_it_may_be(
+    tokenizer: InputTokenizer, count: int
+) -> None:
     """Its own tokens, beside three special ones and one of a document. No setting would cut it."""
     with pytest.raises(InvalidRequest) as refused:
         tokenizer.pairs(words(*range(count)), [words(3)], "end", DOCUMENTS)
@@ -101,7 +105,7 @@ def test_a_query_that_leaves_no_document_a_token_is_told_how_long_it_may_be(toke
     assert tokenizer.pairs(words(*range(4)), [words(3, 5)], "end", DOCUMENTS)[0].count == 8
 
 
-def test_documents_are_cut_to_their_own_limit(tokenizer: Tokenizer) -> None:
+def test_documents_are_cut_to_their_own_limit(tokenizer: InputTokenizer) -> None:
     (short, cut) = tokenizer.documents([words(1), words(1, 2, 3, 4)], "end", DOCUMENTS, 2)
     assert (short.count, cut.ids.tolist()) == (3, [CLS, FIRST + 1, FIRST + 2, SEP])
     with pytest.raises(InvalidRequest, match=r"'documents\[0\]' has 5 tokens, but with 'max_tokens_per_doc' .* 4"):
@@ -121,7 +125,7 @@ def test_texts_of_a_fixed_length_are_padded_and_counted_without_it(tmp_path: Pat
         fixed_length=True,
         canonical=True,
     )
-    (tokens,) = Tokenizer(saved(tmp_path), config).texts(["  W1,  (w2)!\n"], "none", ["input[0]"])
+    (tokens,) = InputTokenizer(saved(tmp_path), config).texts(["  W1,  (w2)!\n"], "none", ["input[0]"])
     assert tokens.ids.tolist() == [CLS, FIRST + 1, FIRST + 2, SEP, 0, 0, 0, 0]
     assert tokens.count == 4
 
@@ -130,12 +134,12 @@ def test_a_default_prompt_comes_before_every_text(tmp_path: Path) -> None:
     config = EmbedderConfig(
         family="text", dimensions=4, max_tokens=8, vocab_size=204, pad_id=0, token_types=True, prompt="w9 "
     )
-    (tokens,) = Tokenizer(saved(tmp_path), config).texts(["w1"], "none", ["input[0]"])
+    (tokens,) = InputTokenizer(saved(tmp_path), config).texts(["w1"], "none", ["input[0]"])
     assert tokens.ids.tolist() == [CLS, FIRST + 9, FIRST + 1, SEP]
 
 
 @pytest.mark.parametrize(("truncate", "kept"), [("end", range(0, 4)), ("start", range(5, 9))])
-def test_a_prompt_stays_before_a_text_that_is_cut(tokenizer: Tokenizer, truncate: Truncate, kept: range) -> None:
+def test_a_prompt_stays_before_a_text_that_is_cut(tokenizer: InputTokenizer, truncate: Truncate, kept: range) -> None:
     prompt = words(100, 101) + " "
     (tokens,) = tokenizer.texts([words(*range(9))], truncate, ["input[0]"], prompt=prompt)
     assert tokens.ids.tolist() == [CLS, FIRST + 100, FIRST + 101, *(FIRST + number for number in kept), SEP]
@@ -144,7 +148,7 @@ def test_a_prompt_stays_before_a_text_that_is_cut(tokenizer: Tokenizer, truncate
 
 
 @pytest.mark.parametrize(("truncate", "kept"), [("end", range(0, 2)), ("start", range(7, 9))])
-def test_a_caller_may_have_texts_cut_shorter(tokenizer: Tokenizer, truncate: Truncate, kept: range) -> None:
+def test_a_caller_may_have_texts_cut_shorter(tokenizer: InputTokenizer, truncate: Truncate, kept: range) -> None:
     (tokens,) = tokenizer.texts([words(*range(9))], truncate, ["input[0]"], limit=Limit(4))
     assert tokens.ids.tolist() == [CLS, *(FIRST + number for number in kept), SEP]
     assert tokenizer.ids(range(10, 20), truncate, "input", limit=Limit(4)).count == 4
@@ -155,7 +159,7 @@ LONG = " ".join(f"w{number % 200}" for number in range(5_000))
 
 @pytest.mark.parametrize("truncate", ["start", "end"])
 def test_a_long_text_is_cut_as_if_all_of_it_had_been_read(
-    tokenizer: Tokenizer, truncate: Truncate, monkeypatch: pytest.MonkeyPatch
+    tokenizer: InputTokenizer, truncate: Truncate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gaps = "w1" + " \t" * 2_000 + LONG + ", " * 2_000 + "w7"  # little of its first part, or of its last one, is tokens
 
@@ -171,7 +175,7 @@ def test_a_long_text_is_cut_as_if_all_of_it_had_been_read(
     assert read() == parts
 
 
-def test_a_long_text_is_not_read_to_its_end(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_is_not_read_to_its_end(tokenizer: InputTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     parts = Borders.parts
 
@@ -190,7 +194,7 @@ def test_a_long_text_is_not_read_to_its_end(tokenizer: Tokenizer, monkeypatch: p
     assert sum(asked) < 1_000
 
 
-def test_threads_do_not_share_a_tokenizer(tokenizer: Tokenizer) -> None:
+def test_threads_do_not_share_a_tokenizer(tokenizer: InputTokenizer) -> None:
     """A shared one raises "Already borrowed"."""
     failures: list[BaseException] = []
 
@@ -212,4 +216,4 @@ def test_threads_do_not_share_a_tokenizer(tokenizer: Tokenizer) -> None:
 
 def test_a_folder_without_a_fast_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"tokenizer\.json"):
-        Tokenizer(tmp_path, CONFIG)
+        InputTokenizer(tmp_path, CONFIG)

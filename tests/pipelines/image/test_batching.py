@@ -8,9 +8,9 @@ import torch
 from models.diffusion.text import Conditioning
 from pipelines.base import Ticket
 from pipelines.image import rows
+from pipelines.image.batching import DenoiseQueue
 from pipelines.image.job import ImageJob
 from pipelines.image.rows import RowCap, measure
-from pipelines.image.turns import Turns
 
 
 class Order:
@@ -29,21 +29,21 @@ def job(id: str, *, edge: int = 8, priority: str = "interactive", length: int = 
     return ImageJob(order, 0, 0, nothing, nothing, brief, latents=torch.zeros(1, 4, edge, edge))
 
 
-def run(turns: Turns, count: int, max_rows: int = 4) -> list[str]:
+def run(queued: DenoiseQueue, count: int, max_rows: int = 4) -> list[str]:
     """Names of each batch."""
     taken = []
     for _ in range(count):
-        batch = turns.take(lambda _: max_rows)
-        turns.served(batch)
+        batch = queued.take(lambda _: max_rows)
+        queued.served(batch)
         taken.append("".join(each.order.id for each in batch))
     return taken
 
 
-def queue(*jobs: ImageJob) -> Turns:
-    turns = Turns()
+def queue(*jobs: ImageJob) -> DenoiseQueue:
+    queued = DenoiseQueue()
     for each in jobs:
-        turns.add(each)
-    return turns
+        queued.add(each)
+    return queued
 
 
 def test_everyone_of_one_shape_rides_along() -> None:
@@ -55,17 +55,17 @@ def test_where_rows_are_short_turns_go_round() -> None:
 
 
 def test_a_brief_one_passes_long_ones_for_half_of_the_work() -> None:
-    turns = queue(job("a"), job("b"), job("c"), job("d"), job("s", brief=True))
+    queued = queue(job("a"), job("b"), job("c"), job("d"), job("s", brief=True))
     # Its own eight steps, or as many of several: then the others have as much work done, in steps of twice the rows.
-    assert run(turns, 8) == ["s"] * 8
-    assert run(turns, 7) == ["ab", "s", "s", "cd", "s", "s", "ab"]
+    assert run(queued, 8) == ["s"] * 8
+    assert run(queued, 7) == ["ab", "s", "s", "cd", "s", "s", "ab"]
 
 
 def test_brief_ones_alone_leave_nothing_to_be_made_up_for() -> None:
-    turns = queue(job("s", brief=True), job("t", brief=True))
-    assert run(turns, 20) == ["st", *["st"] * 19]
-    turns.add(job("a"))
-    assert run(turns, 1) == ["st"]
+    queued = queue(job("s", brief=True), job("t", brief=True))
+    assert run(queued, 20) == ["st", *["st"] * 19]
+    queued.add(job("a"))
+    assert run(queued, 1) == ["st"]
 
 
 def test_shapes_and_lengths_of_text_do_not_mix() -> None:
@@ -84,28 +84,28 @@ def test_requests_share_the_work_however_many_images_they_have() -> None:
 
 
 def test_newcomers_do_not_overtake_for_ever() -> None:
-    turns = queue(job("B", edge=16), job("a"))
+    queued = queue(job("B", edge=16), job("a"))
     served = 0
     for number in range(200):
-        turns.add(job(f"{number}"))
-        for each in run(turns, 1):
+        queued.add(job(f"{number}"))
+        for each in run(queued, 1):
             served += "B" in each
-        turns.drop(f"{number - 3}")
+        queued.drop(f"{number - 3}")
     assert served >= 10
 
 
 def test_whoever_comes_is_served_next() -> None:
-    turns = queue(job("a"), job("b"))
-    run(turns, 50)
-    turns.add(job("c"))
-    assert "c" in "".join(run(turns, 2))
-    assert run(turns, 30).count("c") < 20  # and makes up for nothing
+    queued = queue(job("a"), job("b"))
+    run(queued, 50)
+    queued.add(job("c"))
+    assert "c" in "".join(run(queued, 2))
+    assert run(queued, 30).count("c") < 20  # and makes up for nothing
 
 
 def test_one_request_alone() -> None:
-    turns = queue(job("a"), job("b"))
-    assert [each.order.id for each in turns.take(lambda _: 8, only="b")] == ["b"]
-    assert turns.take(lambda _: 8, only="gone") == []
+    queued = queue(job("a"), job("b"))
+    assert [each.order.id for each in queued.take(lambda _: 8, only="b")] == ["b"]
+    assert queued.take(lambda _: 8, only="gone") == []
 
 
 def test_an_image_is_never_split_from_its_unconditional_row() -> None:
@@ -147,16 +147,16 @@ class Machine:
 def test_rows_grow_while_each_gets_cheaper(
     sd_folder: Any, monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], wanted: int
 ) -> None:
-    from tests.pipelines.image.easel import Easel
+    from tests.pipelines.image.driver import ImageDriver
 
     machine = Machine(monkeypatch, seconds)
-    assert measure(Easel(sd_folder).family, None).rows == wanted
+    assert measure(ImageDriver(sd_folder).family, None).rows == wanted
     assert machine.tried == list(seconds)
 
 
 def test_the_operator_may_say_how_many(sd_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.pipelines.image.easel import Easel
+    from tests.pipelines.image.driver import ImageDriver
 
     machine = Machine(monkeypatch, {1: 1e-3})
-    assert measure(Easel(sd_folder).family, 12).rows == 12
+    assert measure(ImageDriver(sd_folder).family, 12).rows == 12
     assert machine.tried == [1]

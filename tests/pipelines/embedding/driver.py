@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from models.embedder.embedder_config import EmbedderConfig
 from pipelines.base import Ticket
-from pipelines.embedding.pace import Pace
+from pipelines.embedding.input_tokens import InputTokenizer
 from pipelines.embedding.pipeline import EmbeddingPipeline
-from pipelines.embedding.tokenize import Tokenizer
+from pipelines.embedding.step_budget import StepBudget
 from pipelines.messages.embedding import EmbeddingRequest, Vectors
 from pipelines.messages.frames import Event
 from pipelines.messages.text import StringPrompt
@@ -58,7 +58,7 @@ class SmallEmbedder:
         return vectors
 
 
-class Bench:
+class EmbeddingDriver:
     def __init__(
         self,
         folder: Path,
@@ -75,7 +75,9 @@ class Bench:
         tokenizer.save(str(folder / "tokenizer.json"))
         self.embedder = SmallEmbedder(config, streams=streams, concurrency=concurrency, multiple=multiple)
         embedder: Any = self.embedder
-        self.pipeline = EmbeddingPipeline(embedder, Tokenizer(folder, config), Pace(tokens, slack, 1e9), max_wait)
+        self.pipeline = EmbeddingPipeline(
+            embedder, InputTokenizer(folder, config), StepBudget(tokens, slack, 1e9), max_wait
+        )
 
     def open(self, id: str, request: Any, received: float = 0.0) -> None:
         works = self.pipeline.prepare(Ticket(id, "interactive", received), request)

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.config.settings import KeySettings, ModelSettings, ServerSettings, Settings
 from pipelines.messages.audio import AudioOptions
-from tests.integration.listening import KEY
+from tests.integration.live_clients import KEY
 
 MODEL = "whisper-tiny.en"
 STREAMS = 6

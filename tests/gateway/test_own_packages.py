@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway import siblings
-from gateway.siblings import HOME, SIBLINGS, stranger
+from gateway import own_packages
+from gateway.own_packages import HOME, PACKAGES, foreign_package
 
 
 def run(tmp_path: Path, *paths: Path) -> subprocess.CompletedProcess[str]:
@@ -20,11 +20,11 @@ def run(tmp_path: Path, *paths: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_ours_are_ours(tmp_path: Path) -> None:
-    assert stranger() is None
+    assert foreign_package() is None
     assert run(tmp_path).stdout.startswith("gateway, version ")
 
 
-@pytest.mark.parametrize("name", SIBLINGS)
+@pytest.mark.parametrize("name", PACKAGES)
 def test_a_package_of_another_is_refused_by_its_place(tmp_path: Path, name: str) -> None:
     other = tmp_path / "other" / name
     other.mkdir(parents=True)
@@ -39,15 +39,15 @@ def test_a_package_of_another_is_refused_by_its_place(tmp_path: Path, name: str)
 def test_a_package_that_another_distribution_wrote_over_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, words in SIBLINGS.items():
+    for name, words in PACKAGES.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(words)
-    monkeypatch.setattr(siblings, "HOME", tmp_path)
-    monkeypatch.setattr(siblings, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
-    assert stranger() is None
+    monkeypatch.setattr(own_packages, "HOME", tmp_path)
+    monkeypatch.setattr(own_packages, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
+    assert foreign_package() is None
     (tmp_path / "models/__init__.py").write_text('"""Tables of a web site."""\n')
-    assert "'models' is not its own package" in str(stranger())
+    assert "'models' is not its own package" in str(foreign_package())
     (tmp_path / "metrics/__init__.py").unlink()
     (tmp_path / "metrics").rmdir()
-    monkeypatch.setattr(siblings, "SIBLINGS", {"metrics": "x"})
-    assert "'metrics' is missing" in str(stranger())
+    monkeypatch.setattr(own_packages, "PACKAGES", {"metrics": "x"})
+    assert "'metrics' is missing" in str(foreign_package())

@@ -24,27 +24,31 @@ class Controls:
         A template may trim a text, slice it, look for something in it or dump it as JSON: one character, which it
         can't tear apart, goes through all of that. Raises InvalidRequest where they spell too many different ones.
         """
-        stand_ins: dict[str, str] = {}
-        return [self._guard(message, stand_ins) for message in messages], {c: text for text, c in stand_ins.items()}
+        placeholders: dict[str, str] = {}
+        return [self._guard(message, placeholders) for message in messages], {
+            c: text for text, c in placeholders.items()
+        }
 
-    def _guard(self, value: JsonValue, stand_ins: dict[str, str]) -> JsonValue:
+    def _guard(self, value: JsonValue, placeholders: dict[str, str]) -> JsonValue:
         match value:
             case str():
-                return value if self._pattern is None else self._pattern.sub(lambda m: _one(m[0], stand_ins), value)
+                return value if self._pattern is None else self._pattern.sub(lambda m: _one(m[0], placeholders), value)
             case Mapping():
-                return {str(self._guard(key, stand_ins)): self._guard(each, stand_ins) for key, each in value.items()}
+                return {
+                    str(self._guard(key, placeholders)): self._guard(each, placeholders) for key, each in value.items()
+                }
             case Sequence():
-                return [self._guard(each, stand_ins) for each in value]
+                return [self._guard(each, placeholders) for each in value]
         return value
 
 
-def is_stand_in(character: str) -> bool:
+def is_placeholder(character: str) -> bool:
     return _FIRST <= ord(character) < _FIRST + _COUNT
 
 
-def _one(spelled: str, stand_ins: dict[str, str]) -> str:
-    if spelled not in stand_ins:
-        if len(stand_ins) == _COUNT:
+def _one(spelled: str, placeholders: dict[str, str]) -> str:
+    if spelled not in placeholders:
+        if len(placeholders) == _COUNT:
             raise InvalidRequest(f"the messages spell more than {_COUNT} different control tokens", "messages")
-        stand_ins[spelled] = chr(_FIRST + len(stand_ins))
-    return stand_ins[spelled]
+        placeholders[spelled] = chr(_FIRST + len(placeholders))
+    return placeholders[spelled]

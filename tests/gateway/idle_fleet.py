@@ -35,7 +35,7 @@ READY = Ready(
 )
 
 
-class StandingFleet(Fleet):
+class IdleFleet(Fleet):
     """A fleet whose workers are never started. `become` gives a model a state as a worker would have it."""
 
     async def start(self) -> None:
@@ -56,9 +56,9 @@ def make_settings(tmp_path: Path, *, key: str | None = None, **server: object) -
     )
 
 
-def make_app(settings: Settings) -> tuple[Litestar, StandingFleet]:
+def make_app(settings: Settings) -> tuple[Litestar, IdleFleet]:
     registry = Registry()
-    fleet = StandingFleet(settings, registry)
+    fleet = IdleFleet(settings, registry)
     return create_app(settings, fleet, registry), fleet
 
 

@@ -26,7 +26,7 @@ ACTIVATIONS: Mapping[str, type[nn.Module]] = {
 }
 
 
-class TextGraph(nn.Module):
+class TextModule(nn.Module):
     """ids and mask [rows, length] -> unit vectors [rows, dimensions]."""
 
     def __init__(self, encoder: nn.Module, pooling: Pooling, dense: nn.Sequential) -> None:
@@ -40,7 +40,7 @@ class TextGraph(nn.Module):
         return unit(self.dense(pooled(states, attention_mask, self.pooling)))
 
 
-class ScoreGraph(nn.Module):
+class ScoreModule(nn.Module):
     """ids and mask [rows, length] of text pairs -> relevance in 0…1, [rows, 1]."""
 
     def __init__(self, classifier: nn.Module) -> None:
@@ -51,7 +51,7 @@ class ScoreGraph(nn.Module):
         return torch.sigmoid(self.classifier(input_ids=input_ids, attention_mask=attention_mask).logits.float())
 
 
-class TypedScoreGraph(ScoreGraph):
+class TypedScoreModule(ScoreModule):
     """The same for an encoder that has to be told which token belongs to which text."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:  # type: ignore[override]
@@ -117,10 +117,10 @@ def build(path: Path, config: EmbedderConfig, *, dtype: torch.dtype) -> dict[str
         match config.family:
             case "text":
                 encoder = transformers.AutoModel.from_pretrained(path, **options).eval()
-                return {"text": TextGraph(encoder, config.pooling, dense_layers(path, config.dense)).eval()}
+                return {"text": TextModule(encoder, config.pooling, dense_layers(path, config.dense)).eval()}
             case "cross_encoder":
                 classifier = transformers.AutoModelForSequenceClassification.from_pretrained(path, **options).eval()
-                return {"text": (TypedScoreGraph if config.token_types else ScoreGraph)(classifier).eval()}
+                return {"text": (TypedScoreModule if config.token_types else ScoreModule)(classifier).eval()}
             case "clip" | "siglip":
                 both = transformers.AutoModel.from_pretrained(path, **options).eval()
                 clip = config.family == "clip"

@@ -23,7 +23,7 @@ def bucket_of(job: ImageJob) -> Bucket:
     return (*job.latents.shape, *job.order.conditional.states.shape)
 
 
-class Turns:
+class DenoiseQueue:
     """Images that are being denoised. Belongs to the engine thread."""
 
     def __init__(self) -> None:

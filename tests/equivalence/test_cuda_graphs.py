@@ -11,8 +11,8 @@ from torch import Tensor
 
 from models.decoder.attention.paged import KVCache
 from models.decoder.batch import ForwardBatch, Segment
+from models.decoder.cuda_graphs import DecodeGraphs, Graph, GraphError, StaticStep, graph_sizes, graph_widths
 from models.decoder.decode_path import BATCHED, choose_path
-from models.decoder.graphs import DecodeGraphs, Graph, GraphError, StaticStep, graph_sizes, graph_widths
 from models.decoder.loading import load_decoder
 from models.decoder.transformer import Decoder
 from pipelines.base import ModelError

@@ -13,7 +13,7 @@ from pipelines.messages.audio import StreamRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class AudioChunk:
     """A chunk of a stream, as it joins what came before. `probabilities` are of the frames that it completes."""
 
     samples: Samples
@@ -21,7 +21,7 @@ class Heard:
     arrived: float  # monotonic
 
 
-class Ear:
+class ChunkDecoder:
     """One stream's state of resampling and of speech detection. One thread at a time."""
 
     def __init__(self, silero: Silero, request: StreamRequest) -> None:
@@ -29,29 +29,29 @@ class Ear:
         self._request = request
         self._resampler = _resampler()
 
-    def configure(self, request: StreamRequest) -> Heard:
+    def configure(self, request: StreamRequest) -> AudioChunk:
         """Another encoding from here on; returns the rest of what came in the old one."""
         rest = self.flush()
         self._request = request
         return rest
 
-    def hear(self, data: bytes) -> Heard:
+    def decode(self, data: bytes) -> AudioChunk:
         arrived = monotonic()
         samples = _decode(data, self._request.encoding)
         if self._request.rate != SAMPLE_RATE and len(samples):
             frame = AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
             frame.sample_rate = self._request.rate
             samples = _joined(self._resampler.resample(frame))
-        return Heard(samples, self._detector.hear(samples), arrived)
+        return AudioChunk(samples, self._detector.process(samples), arrived)
 
-    def flush(self) -> Heard:
+    def flush(self) -> AudioChunk:
         """The samples that the resampler holds back."""
         arrived = monotonic()
         samples = np.zeros(0, np.int16)
         if self._request.rate != SAMPLE_RATE:
             samples = _joined(self._resampler.resample(None))
             self._resampler = _resampler()
-        return Heard(samples, self._detector.hear(samples), arrived)
+        return AudioChunk(samples, self._detector.process(samples), arrived)
 
 
 def _resampler() -> AudioResampler:

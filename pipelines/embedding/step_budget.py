@@ -29,7 +29,7 @@ WARM_UP_LENGTH = 32  # tokens of a text
 WARM_UP_RUNS = 3
 
 
-class Pace:
+class StepBudget:
     """Keeps the steps that small requests wait for at their time, while other pipelines come and go on the machine."""
 
     def __init__(self, tokens: int, slack: int, rate: float, *, waited_for: bool = True) -> None:
@@ -51,9 +51,9 @@ class Pace:
             self._rate += SMOOTHING * (tokens / seconds - self._rate)
 
 
-def warm_up(embedder: Embedder, tokens: int | None) -> Pace:
+def warm_up(embedder: Embedder, tokens: int | None) -> StepBudget:
     """Run full steps, of `tokens` where the operator says so: memory is allocated now, and the fastest of them is the
-    first guess at the pace."""
+    first guess at the speed."""
     config = embedder.config
     gpu = embedder.details["device"] != "cpu"
     tokens = tokens or (GPU_TOKENS if gpu else CPU_TOKENS // embedder.streams)
@@ -68,4 +68,4 @@ def warm_up(embedder: Embedder, tokens: int | None) -> Pace:
         fastest = min(fastest, perf_counter() - began)
     if (image := config.image) is not None:
         embedder.images(np.zeros((1, 3, image.height, image.width), np.float32))
-    return Pace(tokens, slack, ids.size / fastest, waited_for=embedder.concurrency == 1)
+    return StepBudget(tokens, slack, ids.size / fastest, waited_for=embedder.concurrency == 1)

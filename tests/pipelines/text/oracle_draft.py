@@ -19,7 +19,7 @@ from tests.pipelines.text.fakes import (
 MOST = 4  # tokens a draft
 
 
-class Prompter(FakeDecoder):
+class OracleDraft(FakeDecoder):
     """Knows what will be said, and is wrong at every `wrong`-th position of a text; 0: never. It goes by what its cache
     holds: where that isn't the text so far, what it says is wrong too."""
 

@@ -6,17 +6,17 @@ from gateway.requests.admission import Admission, Lease, Slots
 from tests.gateway.scripted import ScriptedBackend
 
 
-class Desk:
+class ScriptedAdmission:
     """An admission over scripted replicas."""
 
     def __init__(self, *slots: int, max_queue: int = 8, limit: int | None = None) -> None:
         self._open([ScriptedBackend(each) for each in slots], limit, max_queue=max_queue)
 
     @classmethod
-    def over(cls, backends: list[ScriptedBackend], **options: int) -> "Desk":
-        desk = cls.__new__(cls)
-        desk._open(backends, None, **{"max_queue": 8, **options})
-        return desk
+    def over(cls, backends: list[ScriptedBackend], **options: int) -> "ScriptedAdmission":
+        harness = cls.__new__(cls)
+        harness._open(backends, None, **{"max_queue": 8, **options})
+        return harness
 
     def _open(self, backends: list[ScriptedBackend], limit: int | None, **options: int) -> None:
         self.backends = backends

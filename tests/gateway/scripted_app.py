@@ -15,13 +15,13 @@ from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from metrics.timeline import Intervals, Timeline
 from tests.gateway.scripted import SETTINGS, ScriptedBackend, ScriptedFleet
-from tests.live import Gateway, gateway
+from tests.servers import Gateway, gateway
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 
 
-class Book(Registry):
+class RecordingRegistry(Registry):
     """Remembers the timelines it was handed."""
 
     def __init__(self) -> None:
@@ -43,10 +43,10 @@ class Book(Registry):
 
 
 @dataclass
-class Desk:
+class ScriptedApp:
     gateway: Gateway
     backend: ScriptedBackend
-    book: Book
+    registry: RecordingRegistry
     client: httpx.AsyncClient
 
     @property
@@ -66,37 +66,37 @@ def chat(content: Any = "hello", **fields: Any) -> dict[str, Any]:
     return {"model": "scripted", "messages": [{"role": "user", "content": content}], **fields}
 
 
-class Counter:
+class AppHost:
     """One running application; each test gets a route of its own on it."""
 
-    def __init__(self, running: Gateway, book: Book, client: httpx.AsyncClient) -> None:
+    def __init__(self, running: Gateway, registry: RecordingRegistry, client: httpx.AsyncClient) -> None:
         self._running = running
-        self._book = book
+        self._registry = registry
         self._client = client
 
-    def desk(self, backend: ScriptedBackend | None = None, **model: object) -> Desk:
+    def app(self, backend: ScriptedBackend | None = None, **model: object) -> ScriptedApp:
         """`model`: settings of the one model."""
         served = backend or ScriptedBackend()
         settings = msgspec.structs.replace(SETTINGS, **model)
         cast(ScriptedFleet, self._running.fleet).serve(settings, [served])
-        self._book.closed.clear()
-        self._book.refused.clear()
-        return Desk(self._running, served, self._book, self._client)
+        self._registry.closed.clear()
+        self._registry.refused.clear()
+        return ScriptedApp(self._running, served, self._registry, self._client)
 
 
 @asynccontextmanager
-async def counter(spool: str) -> AsyncIterator[Counter]:
-    book = Book()
+async def app_host(spool: str) -> AsyncIterator[AppHost]:
+    registry = RecordingRegistry()
 
     def make_fleet(settings: Settings, registry: Registry) -> Fleet:
         return cast(Fleet, ScriptedFleet(registry))
 
     settings = Settings(server=ServerSettings(port=0, spool_dir=spool))
     async with (
-        gateway(settings, make_fleet, book) as running,
+        gateway(settings, make_fleet, registry) as running,
         httpx.AsyncClient(base_url=running.url, timeout=20) as client,
     ):
-        yield Counter(running, book, client)
+        yield AppHost(running, registry, client)
 
 
 def events(text: str) -> list[dict[str, Any]]:

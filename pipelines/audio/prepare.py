@@ -1,4 +1,4 @@
-"""What the pool threads do: decode files, find speech, cut windows; hear the chunks of live streams."""
+"""What the pool threads do: decode files, find speech, cut windows; decode the chunks of live streams."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pipelines.audio.cuts import cut
 from pipelines.audio.fallback import TEMPERATURES
 from pipelines.audio.features import SAMPLE_RATE
 from pipelines.audio.files.file import Prepared
-from pipelines.audio.live.hearing import Ear, Heard
+from pipelines.audio.live.chunks import AudioChunk, ChunkDecoder
 from pipelines.audio.live.streaming import WORD_PAUSE_MS
 from pipelines.audio.vad import Silero, speech_spans
 from pipelines.base import InvalidRequest, Ticket
@@ -31,12 +31,12 @@ from pipelines.messages.audio import (
 )
 from pipelines.messages.frames import Request
 
-ORPHAN_SECONDS = 60.0  # after which an ear without a stream belongs to a request that ended while it was prepared
+ORPHAN_SECONDS = 60.0  # after which a decoder without a stream belongs to a request that ended while it was prepared
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A live stream, ready to be heard."""
+    """A live stream, ready to take audio."""
 
     ticket: Ticket
     request: StreamRequest
@@ -57,22 +57,22 @@ class Input:
     """What a stream is fed, as the engine takes it."""
 
     ticket: Ticket
-    item: Heard | Commit | Clear | Opening | Rejected | End
+    item: AudioChunk | Commit | Clear | Opening | Rejected | End
     prompt_tokens: int = 0
 
 
 AudioWork = Prepared | Opening | Input
 
 
-class Intake:
-    """Shared by the pool threads; single operations on `ears` are atomic, and one stream's calls come in order."""
+class Preparer:
+    """Shared by the pool threads; single operations on `decoders` are atomic, and one stream's calls come in order."""
 
     def __init__(self, model: Whisper, options: AudioOptions, silero: Silero) -> None:
         self._model = model
         self._options = options
         self._silero = silero
         self.media = MediaDecoder()
-        self.ears: dict[str, tuple[float, Ear]] = {}  # by request; when it was made
+        self.decoders: dict[str, tuple[float, ChunkDecoder]] = {}  # by request; when it was made
 
     def prepare(self, ticket: Ticket, request: Request, live: Container[str]) -> list[AudioWork]:
         """See `pipelines.base.Pipeline`. `live`: ids of the streams that the engine has."""
@@ -82,38 +82,38 @@ class Intake:
             case StreamRequest():
                 work = self._opening(ticket, request)
                 self._drop_orphans(live)
-                self.ears[ticket.id] = monotonic(), Ear(self._silero, request)
+                self.decoders[ticket.id] = monotonic(), ChunkDecoder(self._silero, request)
                 return [work]
             case _:
                 raise InvalidRequest("This model transcribes speech; it does not do what was asked.", "model")
 
     def feed(self, ticket: Ticket, data: bytes) -> list[AudioWork]:
-        found = self.ears.get(ticket.id)
+        found = self.decoders.get(ticket.id)
         if found is None:
             return []
-        _, ear = found
+        _, decoder = found
         match decode_item(data):
             case Audio(data=samples):
-                return [Input(ticket, ear.hear(samples))]
+                return [Input(ticket, decoder.decode(samples))]
             case Configure(to=request, event_id=event_id):
                 try:
                     work = self._opening(ticket, request)
                 except InvalidRequest as refusal:
                     return [Input(ticket, Rejected(refusal, event_id))]
-                return [Input(ticket, ear.configure(request)), Input(ticket, work)]
+                return [Input(ticket, decoder.configure(request)), Input(ticket, work)]
             case End() as end:
-                return [Input(ticket, ear.flush()), Input(ticket, end)]
+                return [Input(ticket, decoder.flush()), Input(ticket, end)]
             case item:
                 return [Input(ticket, item)]
 
     def forget(self, request_id: str) -> None:
         """Its stream has ended."""
-        self.ears.pop(request_id, None)
+        self.decoders.pop(request_id, None)
 
     def _drop_orphans(self, live: Container[str]) -> None:
-        """Ears of requests that ended while they were prepared: no stream of the engine will ever forget them."""
+        """Decoders of requests that ended while they were prepared: no stream of the engine will ever forget them."""
         now = monotonic()
-        for id, (made, _) in list(self.ears.items()):
+        for id, (made, _) in list(self.decoders.items()):
             if id not in live and now - made > ORPHAN_SECONDS:
                 self.forget(id)
 

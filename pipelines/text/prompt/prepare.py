@@ -14,7 +14,6 @@ from pipelines.messages.text import (
     ChatPrompt,
     Prompt,
     ProposerKind,
-    Sampling,
     StringPrompt,
     TextOptions,
     TextRequest,
@@ -84,13 +83,14 @@ class Preparer:
         validate(request, self._vocabulary.size)
         proposer = request.proposer or self._proposer
         if proposer not in self._proposers:
-            raise InvalidRequest("this model has no draft model, only 'ngram'", "speculation.kind")
+            raise InvalidRequest("this model has no draft model, only 'ngram'", request.called("speculation.kind"))
         group = Group(ticket, request.echo, proposer=proposer)
         sequences: list[Sequence] = []
         for prompt in request.prompts:
+            field = request.called("messages" if isinstance(prompt, ChatPrompt) else "prompt")
             with self._lent() as tokenizer:
-                tokens = self._tokenise(prompt, tokenizer)
-            params = self._resolve(request.sampling, len(tokens.ids), prompt)
+                tokens = self._tokenise(prompt, tokenizer, field)
+            params = self._resolve(request, len(tokens.ids), field)
             keys = prefix_keys(tokens.ids, self._block_size, request.salt) if self._prefix_cache else []
             sequences.extend(self._choices(group, request, tokens, params, keys, len(sequences)))
         group.unfinished = len(sequences)
@@ -131,56 +131,57 @@ class Preparer:
 
     # --- tokens -------------------------------------------------------------------------------------------------------
 
-    def _tokenise(self, prompt: Prompt, tokenizer: Tokenizer) -> _Tokens:
+    def _tokenise(self, prompt: Prompt, tokenizer: Tokenizer, field: str) -> _Tokens:
+        """`field`: what the caller calls the prompt. Raises InvalidRequest."""
         match prompt:
             case ChatPrompt(messages=messages):
                 if not messages:
-                    raise InvalidRequest("there are no messages", "messages")
+                    raise InvalidRequest("there are no messages", field)
                 if self._template is None:
-                    raise InvalidRequest("this model has no chat template: it only completes prompts", "messages")
+                    raise InvalidRequest("this model has no chat template: it only completes prompts", field)
                 prompt_text = self._template.render(messages)
-                self._require_fit(tokenizer, prompt, prompt_text.text, prompt_text.literals)
+                self._require_fit(tokenizer, field, prompt_text.text, prompt_text.literals)
                 ids = tokenizer.encode(prompt_text.text, add_special=False, literals=prompt_text.literals)
-                self._require_known(prompt, ids)
+                self._require_known(field, ids)
                 return _Tokens(ids, "")  # a chat is not echoed
             case StringPrompt(text=text):
-                self._require_fit(tokenizer, prompt, text)
+                self._require_fit(tokenizer, field, text)
                 ids = tokenizer.encode(text, add_special=True)
                 if not ids and tokenizer.bos_id is not None:
                     ids = [tokenizer.bos_id]  # an empty prompt: a text of the model's own
                 if not ids:
-                    raise InvalidRequest("the prompt is empty, and the model has no token that begins a text", "prompt")
-                self._require_known(prompt, ids)
+                    raise InvalidRequest("the prompt is empty, and the model has no token that begins a text", field)
+                self._require_known(field, ids)
                 return _Tokens(ids, text)
             case TokenPrompt(ids=ids):
                 if not ids:
-                    raise InvalidRequest("a prompt of token ids needs at least one", "prompt")
+                    raise InvalidRequest("a prompt of token ids needs at least one", field)
                 if len(ids) > self._max_model_len:
-                    raise self._too_long(prompt, str(len(ids)))
-                self._require_known(prompt, ids)
+                    raise self._too_long(field, str(len(ids)))
+                self._require_known(field, ids)
                 data = b"".join(map(self._vocabulary.bytes_of, ids))
                 tail = incomplete_tail(data)
                 return _Tokens(ids, data[: len(data) - len(tail)].decode("utf-8", errors="replace"), tail)
 
-    def _require_fit(self, tokenizer: Tokenizer, prompt: Prompt, text: str, literals: Mapping[str, str] = NONE) -> None:
+    def _require_fit(self, tokenizer: Tokenizer, field: str, text: str, literals: Mapping[str, str] = NONE) -> None:
         """Raises InvalidRequest for a text that is too long by far: it is not worth the seconds to count its tokens."""
         if tokenizer.exceeds(text, self._max_model_len, literals=literals):
-            raise self._too_long(prompt, f"more than {self._max_model_len}")
+            raise self._too_long(field, f"more than {self._max_model_len}")
 
-    def _too_long(self, prompt: Prompt, count: str) -> InvalidRequest:
+    def _too_long(self, field: str, count: str) -> InvalidRequest:
         return InvalidRequest(
             f"the context holds {self._max_model_len} tokens, the prompt alone has {count}",
-            _field(prompt),
+            field,
             "context_length_exceeded",
         )
 
-    def _require_known(self, prompt: Prompt, ids: list[int]) -> None:
+    def _require_known(self, field: str, ids: list[int]) -> None:
         """Raises InvalidRequest for an id that the model has no row for. A tokenizer may have such tokens too: added
         ones, behind a vocabulary that was not made larger for them."""
         size = self._vocabulary.size
         for id in (min(ids, default=0), max(ids, default=0)):
             if not 0 <= id < size:
-                raise InvalidRequest(f"token id {id} is out of range: the vocabulary has {size}", _field(prompt))
+                raise InvalidRequest(f"token id {id} is out of range: the vocabulary has {size}", field)
 
     @contextmanager
     def _lent(self) -> Iterator[Tokenizer]:
@@ -197,17 +198,18 @@ class Preparer:
 
     # --- settings -----------------------------------------------------------------------------------------------------
 
-    def _resolve(self, sampling: Sampling, prompt_length: int, prompt: Prompt) -> SamplingParams:
+    def _resolve(self, request: TextRequest, prompt_length: int, field: str) -> SamplingParams:
         """Settings with the model's defaults. Raises InvalidRequest where prompt and output can never fit."""
-        limit = self._max_model_len
+        sampling, limit = request.sampling, self._max_model_len
         room = limit - prompt_length
         if room < (0 if sampling.max_tokens == 0 else 1):
-            raise self._too_long(prompt, str(prompt_length))
+            raise self._too_long(field, str(prompt_length))
         if sampling.max_tokens is not None and sampling.max_tokens > room:
+            name = request.called("max_tokens")
             raise InvalidRequest(
-                f"the context holds {limit} tokens: {prompt_length} of the prompt and max_tokens {sampling.max_tokens} "
+                f"the context holds {limit} tokens: {prompt_length} of the prompt and {name} {sampling.max_tokens} "
                 f"are {prompt_length + sampling.max_tokens}",
-                "max_tokens",
+                name,
                 "context_length_exceeded",
             )
         own = self._defaults
@@ -228,11 +230,6 @@ class Preparer:
             eos_ids=frozenset() if sampling.ignore_eos else self._eos_ids,
             logprobs=sampling.logprobs,
         )
-
-
-def _field(prompt: Prompt) -> str:
-    """Of the request, as the wire spells it."""
-    return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
 
 
 def _or(value: T | None, default: T) -> T:
