@@ -74,7 +74,7 @@ class Reply:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = self._exchange
-        worked(scope, Work(exchange.job.route.name, exchange.timeline))
+        worked(scope, Work(exchange.route.name, exchange.timeline))
         failure: ApiError | None = None
         watcher = asyncio.create_task(self._watch(receive))
         try:

@@ -34,7 +34,7 @@ class LiveCall:
 
     @property
     def route(self) -> Route:
-        return self._exchange.job.route
+        return self._exchange.route
 
     @property
     def timeline(self) -> Timeline:

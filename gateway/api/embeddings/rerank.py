@@ -14,7 +14,6 @@ from gateway.api.texts import TruncateName, check_text, decode_texts, renamed, s
 from gateway.errors import bad_request
 from pipelines.messages.embedding import RerankRequest, Truncate
 
-RERANK_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")  # Cohere's clients go by the version, others by none
 MAX_DOCUMENTS = 2048
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]

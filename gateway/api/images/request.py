@@ -46,7 +46,7 @@ _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
 class ImageFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields of both endpoints. `null` is the same as absence."""
 
-    prompt: Prompt
+    prompt: Annotated[Prompt, Meta(extra_json_schema={"minLength": 1})]
     model: str | None = None  # None: the first image model
     n: Annotated[int, Meta(ge=1, le=MAX_IMAGES)] | None = None
     size: str | None = None  # WIDTHxHEIGHT, or auto: the model's own

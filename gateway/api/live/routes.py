@@ -1,4 +1,4 @@
-"""`/v1/realtime?intent=transcription` and `/v1/audio/stream`: live speech over WebSockets."""
+"""Live speech over WebSockets, in two protocols."""
 
 import asyncio
 import secrets
@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Protocol, cast
 
 import msgspec
-from litestar import Controller, WebSocket, websocket
+from litestar import Controller, WebSocket
 from litestar.datastructures import State
 from litestar.di import NamedDependency
 from msgspec import ValidationError
@@ -17,8 +17,10 @@ from gateway.api.live.plain_query import StreamQuery
 from gateway.api.live.realtime import DEFAULT_RATE, RealtimeSession, Session
 from gateway.asgi import Message, Receive, Scope, disconnected
 from gateway.asgi import Send as AsgiSend
+from gateway.endpoint import Endpoint
 from gateway.errors import CLIENT_CLOSED_REQUEST, ApiError, bad_request, client_closed, validation_error
 from gateway.http.auth import Principal
+from gateway.http.endpoints import serves
 from gateway.http.middleware import refuse
 from gateway.http.request_log import Work, refused, worked
 from gateway.requests.dispatch import Dispatcher
@@ -52,11 +54,11 @@ Prepare = Callable[[Socket, Dispatcher], tuple[LiveCall, SocketSession]]
 class RealtimeController(Controller):
     """Sessions are opened before the handshake is answered, so what is wrong is a status the client can read."""
 
-    @websocket("/v1/realtime")
+    @serves(Endpoint(method="WS", path="/v1/realtime", kind="audio", line="live transcription"))
     async def realtime(self, socket: Socket, dispatcher: NamedDependency[Dispatcher]) -> None:
         await _converse(socket, dispatcher, _realtime)
 
-    @websocket("/v1/audio/stream")
+    @serves(Endpoint(method="WS", path="/v1/audio/stream", kind="audio", line="live transcription"))
     async def stream(self, socket: Socket, dispatcher: NamedDependency[Dispatcher]) -> None:
         await _converse(socket, dispatcher, _plain)
 

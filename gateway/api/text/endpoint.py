@@ -60,5 +60,5 @@ class TextEndpoint(Generic[B]):
         head = new_head(self._prefix, route.name, route.fingerprint)
         view = self._view(head, Form(choices, work.sampling.logprobs is not None, body.include_usage))
         output = TextStream(view) if body.streamed else TextAnswer(view, choices)
-        job = Job(head.id, route, work, choices, wanted.timeout, raw, wanted.priority, tenant=wanted.tenant)
+        job = Job(head.id, route, work, choices, wanted.timeout, len(raw), wanted.priority, tenant=wanted.tenant)
         return sender.reply(job, output, timeline(request))

@@ -1,4 +1,4 @@
-"""One request's life over real sockets: whatever happens, it ends once, and everything it held comes back."""
+"""How the ends of a request are told over HTTP. What holds for every request is in test_life.py."""
 
 import asyncio
 import json
@@ -61,26 +61,6 @@ async def raw_request(
     finally:
         writer.close()
         await asyncio.gather(writer.wait_closed(), return_exceptions=True)
-
-
-@BOTH
-async def test_an_answer_ends_once_and_its_slot_returns(one: ScriptedApp, stream: bool) -> None:
-    asked = asyncio.create_task(one.chat(stream=stream))
-    call = await one.backend.opened()
-    assert one.admission.used == 1
-    call.accept()
-    call.text("Hel")
-    call.text("lo")
-    call.end()
-    answer = await asked
-    assert answer.status_code == 200
-    await until(lambda: one.admission.used == 0)
-    assert one.registry.outcomes == ["stop"]
-    assert not call.aborted
-    timeline = one.registry.closed[0]
-    assert timeline.slot is not None
-    assert timeline.closed is not None
-    assert timeline.arrival <= timeline.slot <= timeline.closed
 
 
 @BOTH
@@ -195,29 +175,6 @@ async def test_a_gap_is_counted_from_the_last_event(server: AppHost) -> None:
     assert (await asked).status_code == 200
 
 
-@BOTH
-async def test_a_client_that_leaves_before_the_first_output(one: ScriptedApp, stream: bool) -> None:
-    async with raw_request(one, chat(stream=stream)):
-        call = await one.backend.opened()
-        call.accept()
-    await until(lambda: call.aborted)
-    assert one.registry.outcomes == ["client_left"]
-    assert one.admission.used == 1  # a disconnect alone frees nothing
-    call.fail("cancelled")
-    await until(lambda: one.admission.used == 0)
-
-
-@BOTH
-async def test_a_client_that_leaves_after_output_came(one: ScriptedApp, stream: bool) -> None:
-    async with raw_request(one, chat(stream=stream)) as (reader, _):
-        call = await one.backend.opened()
-        call.text("Hel")
-        if stream:
-            await reader.readuntil(b"Hel")
-    await until(lambda: call.aborted)
-    assert one.registry.outcomes == ["client_left"]
-
-
 async def test_clients_that_leave_while_queued_are_forgotten_at_once(one: ScriptedApp) -> None:
     first = asyncio.create_task(one.chat())
     call = await one.backend.opened()
@@ -255,22 +212,6 @@ async def test_a_model_that_is_not_ready_is_a_503(one: ScriptedApp) -> None:
     assert answer.json()["error"]["code"] == "model_unavailable"
     assert int(answer.headers["retry-after"]) >= 1
     assert one.registry.refused == ["model_unavailable"]
-
-
-async def test_a_replica_that_went_away_gives_its_slot_back(one: ScriptedApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = ScriptedBackend.open
-
-    def gone(self: ScriptedBackend, *args: Any) -> Any:
-        self.state = State.RESTARTING
-        try:
-            return original(self, *args)
-        finally:
-            self.state = State.READY
-
-    monkeypatch.setattr(ScriptedBackend, "open", gone)
-    answer = await one.chat()
-    assert answer.status_code == 503
-    assert one.admission.used == 0
 
 
 async def test_an_answer_that_can_t_be_written_is_a_500(one: ScriptedApp, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from gateway.requests.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Timeline
 from pipelines.logs import fields
-from pipelines.messages.audio import Audio, StreamRequest, TranscriptionRequest, decode_item
+from pipelines.messages.audio import Audio, StreamRequest, decode_item
 from tests.gateway.scripted import SETTINGS, ScriptedBackend
 from tests.gateway.scripted_app import app_host
 from tests.servers import until
@@ -87,23 +87,6 @@ async def test_half_a_sample_is_no_part_of_the_audio_in_another_encoding() -> No
     await call.speak(b"xyz")
     assert heard(backend) == [b"aA", b"xyz"]
     call.close()
-
-
-async def test_a_stream_and_a_request_that_find_no_slot_are_told_the_same() -> None:
-    settings = msgspec.structs.replace(SETTINGS, kind="audio", timeout_s=0.01)
-    for state, reason in ((State.LOADING, None), (State.FAILED, "no such file")):
-        backend = ScriptedBackend(slots=1)
-        backend.state, backend.reason = state, reason
-        route = Route("m", "audio", (), settings, [backend], Registry())
-        stream = LiveCall(begin, route, StreamRequest(), Timeline())
-        asked = TranscriptionRequest(path="a.wav", task="transcribe", language=None, prompt="", timestamps=False)
-        request = Exchange(Job("y", route, asked, 1, 0.01), Timeline(), Registry())
-        told = []
-        for opened in (stream, request):
-            with pytest.raises(ApiError) as refused:
-                await opened.open()
-            told.append((refused.value.status, refused.value.message, refused.value.headers))
-        assert told[0] == told[1]
 
 
 async def test_a_client_that_leaves_while_the_model_is_loaded_leaves_the_queue(

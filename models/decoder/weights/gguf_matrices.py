@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.decoder.weights.quantised import GROUP, Int4Weight, Int8Weight, Weight, concatenated
+from models.decoder.weights.quantised import Int4Weight, Int8Weight, Weight, concatenated
 from models.files.gguf import BF16, F16, F32, Q4_0, Q4_1, Q4_K, Q8_0, BlockType, GGUFFile
+from models.files.gguf_blocks import GROUP, codes, scales
 
 log = logging.getLogger(__name__)
 
@@ -63,10 +64,8 @@ class GGUFMatrices:
             return _tensor(self._file.blocks(name)).view(dtype).reshape(shape)
         if len(shape) != 2:
             return torch.from_numpy(self._file.dequantised(name))
-        if kind in (Q4_0, Q4_1):
-            return _int4(self._file.blocks(name), with_minimum=kind is Q4_1)
-        if kind is Q4_K:
-            return _int4_of_superblocks(self._file.blocks(name))
+        if kind in (Q4_0, Q4_1, Q4_K):
+            return _int4(self._file.blocks(name), kind)
         if kind is Q8_0 and Int8Weight in self._forms:
             return _int8(self._file.blocks(name))
         form = requantised_form(kind)
@@ -87,55 +86,21 @@ def _tensor(blocks: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(blocks.copy())  # the map is read-only, which torch has no word for
 
 
-def _float16(raw: Tensor) -> Tensor:
-    """[…, 2] bytes -> […, 1] float32"""
-    return raw.contiguous().view(torch.float16).float()
+def _int4(rows: NDArray[np.uint8], kind: BlockType) -> Int4Weight:
+    scale, minimum = scales(rows, kind)
+    assert minimum is not None
+    held = torch.from_numpy(scale)
+    return Int4Weight(torch.from_numpy(codes(rows, kind)), held, torch.from_numpy(minimum) + 8 * held)
 
 
-def _int4(blocks: NDArray[np.uint8], *, with_minimum: bool) -> Int4Weight:
-    """Q4_1: d, m (float16), 16 bytes of codes, w = q·d + m. Q4_0: d, codes, w = (q - 8)·d. Low nibbles are first."""
-    size = (Q4_1 if with_minimum else Q4_0).size
-    raw = _tensor(blocks).view(blocks.shape[0], -1, size)  # [n, k / 32, size]
-    codes = _nibbles(raw[..., size - GROUP // 2 :])
-    scale = _float16(raw[..., :2]).squeeze(-1)
-    if not with_minimum:
-        return Int4Weight(codes.flatten(1), scale, torch.zeros_like(scale))
-    minimum = _float16(raw[..., 2:4]).squeeze(-1)
-    return Int4Weight(codes.flatten(1), scale, minimum + 8 * scale)
-
-
-def _int4_of_superblocks(blocks: NDArray[np.uint8]) -> Int4Weight:
-    """Q4_K: d, e (float16), 8 scales s and 8 minima m of 6 bits, 128 bytes of codes; w = q·d·s - e·m in groups of 32.
-
-    Of the 12 bytes of scales and minima the first eight have their lower 6 bits for the first four of each, then the
-    last four have the lower 4 bits of the others, whose upper 2 are the first eight's.
-    """
-    raw = _tensor(blocks).view(blocks.shape[0], -1, Q4_K.size)  # [n, k / 256, size]
-    scales, minima, others = raw[..., 4:16].reshape(*raw.shape[:2], 3, 4).unbind(-2)
-    scales = torch.cat((scales & 63, (others & 15) | (scales >> 2 & 48)), -1)
-    minima = torch.cat((minima & 63, (others >> 4) | (minima >> 2 & 48)), -1)
-    scale = (_float16(raw[..., :2]) * scales).flatten(1)  # [n, k / 32]
-    minimum = (_float16(raw[..., 2:4]) * minima).flatten(1)
-    codes = _nibbles(raw[..., 16:].reshape(*raw.shape[:2], 4, GROUP))
-    return Int4Weight(codes.flatten(1), scale, 8 * scale - minimum)
-
-
-def _nibbles(pairs: Tensor) -> Tensor:
-    """[…, b] bytes -> […, 2, b] codes, the low halves first"""
-    codes = torch.empty((*pairs.shape[:-1], 2, pairs.shape[-1]), dtype=torch.uint8)
-    torch.bitwise_and(pairs, 15, out=codes[..., 0, :])
-    torch.bitwise_right_shift(pairs, 4, out=codes[..., 1, :])
-    return codes
-
-
-def _int8(blocks: NDArray[np.uint8]) -> Int8Weight:
-    """Q8_0: d (float16), 32 codes, w = q·d; requantised from a scale for 32 values to the row's largest."""
-    raw = _tensor(blocks).view(blocks.shape[0], -1, Q8_0.size)  # [n, k / 32, size]
-    scale = _float16(raw[..., :2]).squeeze(-1)  # [n, k / 32]
+def _int8(rows: NDArray[np.uint8]) -> Int8Weight:
+    """Q8_0, requantised from a scale for 32 values to the row's largest."""
+    scale = torch.from_numpy(scales(rows, Q8_0)[0])  # [n, k / 32]
     row_scale = scale.abs().amax(1).clamp_(min=1e-8)
     shrink = (scale / row_scale[:, None]).unsqueeze(-1)
-    codes = torch.empty((*raw.shape[:2], GROUP), dtype=torch.int8)
-    for start in range(0, codes.shape[0], _ROWS_AT_ONCE):
-        rows = slice(start, start + _ROWS_AT_ONCE)
-        codes[rows] = (raw[rows, :, 2:].view(torch.int8) * shrink[rows]).round_()
-    return Int8Weight(codes.flatten(1), row_scale)
+    stored = torch.from_numpy(codes(rows, Q8_0)).view(*scale.shape, GROUP)
+    rounded = torch.empty_like(stored)
+    for start in range(0, stored.shape[0], _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        rounded[part] = (stored[part] * shrink[part]).round_()
+    return Int8Weight(rounded.flatten(1), row_scale)
