@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta, Struct, ValidationError
 
 from gateway.api.forms import single
+from gateway.api.texts import NOT_EMPTY
 from gateway.errors import ApiError, bad_request, validation_error
 from pipelines.messages.audio import TranscriptionRequest
 
@@ -28,7 +29,7 @@ class ChunkingStrategy(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TranscriptionForm(Struct, frozen=True, forbid_unknown_fields=True):
-    model: str
+    model: Annotated[str, NOT_EMPTY]
     language: str | None = None
     prompt: str = ""
     response_format: Format = "json"

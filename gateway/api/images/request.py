@@ -9,9 +9,9 @@ from msgspec import Meta, Struct, ValidationError
 
 from gateway.api.forms import single
 from gateway.api.text.sampling import unsupported
-from gateway.config.settings import MAX_GUIDANCE
+from gateway.api.texts import NOT_EMPTY
 from gateway.errors import bad_request, validation_error
-from pipelines.messages.image import ImageOptions, ImageRequest, OutputFormat
+from pipelines.messages.image import MAX_GUIDANCE, ImageOptions, ImageRequest, OutputFormat
 
 MAX_IMAGES = 10
 MAX_PROMPT = 32_000  # characters
@@ -19,6 +19,7 @@ MAX_PARTIAL_IMAGES = 3
 MAX_SEED = 2**53 - MAX_IMAGES  # a seed told with an image is exact in every reader of JSON
 
 Scheduler = Literal["ddim", "euler", "euler_a", "dpmpp_2m", "dpmpp_2m_karras", "unipc", "lcm", "flow_match_euler"]
+SIZE = Meta(extra_json_schema={"pattern": "^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"})
 Prompt = Annotated[str, Meta(max_length=MAX_PROMPT)]
 
 # Names and sizes of OpenAI's models. Who asks for one of those names can't know which other sizes there are.
@@ -46,10 +47,10 @@ _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
 class ImageFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields of both endpoints. `null` is the same as absence."""
 
-    prompt: Annotated[Prompt, Meta(extra_json_schema={"minLength": 1})]
-    model: str | None = None  # None: the first image model
+    prompt: Annotated[Prompt, NOT_EMPTY]
+    model: Annotated[str | None, NOT_EMPTY] = None  # None: the first image model
     n: Annotated[int, Meta(ge=1, le=MAX_IMAGES)] | None = None
-    size: str | None = None  # WIDTHxHEIGHT, or auto: the model's own
+    size: Annotated[str | None, SIZE] = None  # WIDTHxHEIGHT, or auto: the model's own
     response_format: Literal["b64_json", "url"] | None = None
     output_format: OutputFormat | None = None
     output_compression: Annotated[int, Meta(ge=0, le=100)] | None = None

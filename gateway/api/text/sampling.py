@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
+from gateway.api.texts import NOT_EMPTY
 from gateway.errors import ApiError, bad_request
 from pipelines.messages.sampling import MinP, Penalty, RepetitionPenalty, Temperature, TopK, TopP
 from pipelines.messages.text import ProposerKind, Sampling
@@ -16,6 +17,7 @@ MAX_DRAFT = 32
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
+WHOLE_KEYS = Meta(extra_json_schema={"propertyNames": {"pattern": "^[0-9]+$"}})
 Stops = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=MAX_STOPS)]
 
 ABSENT = Raw()
@@ -34,7 +36,7 @@ class Speculation(Struct, frozen=True, forbid_unknown_fields=True):
 class TextFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields of both endpoints. `null` is the same as absence, everywhere."""
 
-    model: str
+    model: Annotated[str, NOT_EMPTY]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
@@ -47,7 +49,7 @@ class TextFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
-    logit_bias: dict[TokenId, Bias] | None = None
+    logit_bias: Annotated[dict[TokenId, Bias] | None, WHOLE_KEYS] = None
 
     max_tokens: Count | None = None
     min_tokens: Count | None = None

@@ -27,7 +27,8 @@ class LogitsRule(Protocol):
     - **Drafts.** The row behind a draft is looked at only where that draft was drawn from the row before it. It is
       given a fork that has accepted the drafts up to there and is dropped at the end of the step; then the sequence's
       own rule accepts what was drawn. So nothing is ever taken back, no rule has to accept a draft that it bans, and
-      none sees a row behind a token that ends the choice.
+      none sees a row behind EOS or a stop id; behind a stop string a fork may. A proposer may read a sequence's rules
+      (`Want.sequence.rules`): they stand before the next token.
     - **Preemption.** A sequence that is put back keeps its rules: what is replayed is neither applied to nor accepted
       again.
     - **Choices.** Each of `n` choices has its own: the first what `of` gave, the others forks of it, taken before
