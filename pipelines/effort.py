@@ -18,7 +18,7 @@ def effort(request: Request) -> int:
     """About the bytes of text that are tokenised in the time that a request takes to prepare."""
     match request:
         case TextRequest(prompts=prompts, n=n, sampling=sampling):
-            ids = len(sampling.logit_bias) + len(sampling.stop_token_ids)
+            ids = len(sampling.logit_bias or ()) + len(sampling.stop_token_ids or ())
             return sum(map(_of_prompt, prompts)) + ids + ITEM * n * len(prompts)
         case EmbeddingRequest(inputs=inputs):
             return sum(map(_of_prompt, inputs))

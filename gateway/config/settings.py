@@ -20,7 +20,7 @@ from pipelines.logs import LogFormat, LogLevel, LogOptions
 from pipelines.messages.audio import AudioOptions
 from pipelines.messages.embedding import EmbeddingOptions
 from pipelines.messages.frames import ModelSpec, Priority
-from pipelines.messages.image import ImageOptions
+from pipelines.messages.image import MAX_GUIDANCE, ImageOptions
 from pipelines.messages.text import TextOptions
 
 DEFAULT_FILE = "gateway.toml"
@@ -48,7 +48,6 @@ PIPELINES: dict[Kind, str] = {
 }
 
 MAX_BATCH_WAIT_MS = 1000
-MAX_GUIDANCE = 100
 
 
 class SettingsError(ValueError):

@@ -10,7 +10,7 @@ from litestar.params import FromPath
 
 from gateway.api.answer import new_head
 from gateway.api.images.answer import AddressesAnswer, EventPrefix, ImagesAnswer, ImageStream
-from gateway.api.images.request import MAX_PROMPT, EditForm, GenerationBody, parse_form, to_image_request
+from gateway.api.images.request import EditForm, GenerationBody, parse_form, to_image_request
 from gateway.api.intake import HttpRequest, json_body, terms, timeline
 from gateway.api.texts import decode_texts
 from gateway.config.settings import Settings
@@ -22,7 +22,7 @@ from gateway.requests.routing import Route
 from gateway.uploads.gallery import Gallery
 from gateway.uploads.multipart import Form, Limits, read_form
 from gateway.uploads.spool import Spool
-from pipelines.messages.image import ImageRequest
+from pipelines.messages.image import MAX_PROMPT, ImageRequest
 
 FILE_FIELDS = ("image", "mask")
 MAX_FIELD_BYTES = 2 * 4 * MAX_PROMPT + 64 * 1024  # two prompts in any script, and the rest

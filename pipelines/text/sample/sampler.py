@@ -17,7 +17,6 @@ from models.decoder.logits import Logits, largest, on_host
 from pipelines.text.sample.rules import Rules, apply_all
 from pipelines.text.sample.sampling import Doubles, Floats, Ids, SamplingParams, uniform
 
-TOP_LOGPROBS = 20  # the most alternatives that a request may ask for
 _CHUNKS = 256
 
 
