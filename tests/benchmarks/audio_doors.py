@@ -42,16 +42,36 @@ def compare(bench: Bench) -> Iterator[Figure]:
 
 def _case(bench: Bench, server: Server, model: str, name: str, said: Sequence[Recording]) -> Iterator[Figure]:
     words = sum(len(utterance.starts) for each in said for _, utterance in each.said)
-    definition = f"{name}, {model}, int8: of {words} words, those left out, less those that WhisperModel leaves out"
-    reference = _score(said, _reference(bench, model, said)).deletions
-    found = {door: asyncio.run(_through(way, server, model, said)) for door, way in DOORS.items()}
-    found["command"] = _command(bench, server, model, said)
+    left_out = f"{name}, {model}, int8: of {words} words, those left out"
+    found = {door: asyncio.run(_through(way, server, model, said)) for door, way in LIVE.items()}
+    found["REST"] = asyncio.run(_through(_rest, server, model, said))
+    found["command"] = _command(bench, model, said)
+    turns = [_turns(each) for each in said]
+    heard = iter(_reference(bench, model, [turn for each in turns for turn in each]))
+    live = _score(said, [" ".join(next(heard) for _ in each) for each in turns]).deletions
+    whole = _score(said, _reference(bench, model, [each.audio for each in said])).deletions
     for door, texts in found.items():
         score = _score(said, texts)
+        reference = live if door in LIVE else whole
+        definition = (
+            f"{left_out}, less those that WhisperModel leaves out of the same {'turns' if door in LIVE else 'files'}"
+        )
         yield Figure(f"{name}, {model}, {door}", definition, "", [score.deletions - reference], at_most(SLACK))
         lost = f"utterances of which four words in five are left out, {name}"
         yield Figure(f"{name}, {model}, {door}: lost", lost, "", [len(score.lost)], at_most(0))
-    yield Figure(f"{name}, {model}, WhisperModel", "of the words, those left out", "", [reference])
+        yield Figure(f"{name}, {model}, {door}: in all", left_out, "", [score.deletions])
+    yield Figure(f"{name}, {model}, WhisperModel on files", left_out, "", [whole])
+    yield Figure(f"{name}, {model}, WhisperModel on turns", left_out, "", [live])
+
+
+def _turns(said: Recording) -> list[speech.Samples]:
+    """Its sound, parted as a live stream is: in the middle of each pause that ends a turn."""
+    cuts = [0]
+    for (start, utterance), (following, _) in zip(said.said, said.said[1:], strict=False):
+        end = start + utterance.seconds
+        if following - end >= SILENCE_MS / 1e3:
+            cuts.append(int((end + following) / 2 * speech.RATE))
+    return [said.audio[first:last] for first, last in zip(cuts, [*cuts[1:], len(said.audio)], strict=True)]
 
 
 async def _through(way: Door, server: Server, model: str, said: Sequence[Recording]) -> list[str]:
@@ -76,9 +96,12 @@ async def _rest(server: Server, model: str, said: Recording) -> str:
 async def _realtime(server: Server, model: str, said: Recording) -> str:
     wishes = session(transcription={"model": model, "language": "en"}, turn_detection=server_vad(SILENCE_MS))
     async with talking(_url(server), wishes) as talk:
-        await talk.say(_with_tail(said))
+        saying = asyncio.create_task(talk.say(_with_tail(said)))  # what is said meanwhile is read
         while True:
             await talk.rest(0.2)
+            if not saying.done():
+                continue
+            await saying
             ends = [event.audio_end_ms for event in talk.of("input_audio_buffer.speech_stopped")]
             if (
                 ends
@@ -95,10 +118,10 @@ async def _stream(server: Server, model: str, said: Recording) -> str:
     return " ".join(message["text"] for message in messages if message["type"] == "final")
 
 
-DOORS: dict[str, Door] = {"REST": _rest, "realtime": _realtime, "stream": _stream}
+LIVE: dict[str, Door] = {"realtime": _realtime, "stream": _stream}
 
 
-def _command(bench: Bench, server: Server, model: str, said: Sequence[Recording]) -> list[str]:
+def _command(bench: Bench, model: str, said: Sequence[Recording]) -> list[str]:
     """`gateway transcribe FILE …`, a transcript beside each."""
     folder = bench.logs / f"{model}-{len(said)}"
     folder.mkdir(exist_ok=True)
@@ -109,8 +132,8 @@ def _command(bench: Bench, server: Server, model: str, said: Sequence[Recording]
     return [file.with_suffix(".txt").read_text() for file in files]
 
 
-def _reference(bench: Bench, model: str, said: Sequence[Recording]) -> list[str]:
-    files = [str(speech.wav(each.audio, bench.logs / f"reference-{number}.wav")) for number, each in enumerate(said)]
+def _reference(bench: Bench, model: str, sounds: Sequence[speech.Samples]) -> list[str]:
+    files = [str(speech.wav(each, bench.logs / f"reference-{number}.wav")) for number, each in enumerate(sounds)]
     folder = str(resolve(f"embedded:{model}"))
     service = bench.spawn(model, folder, str(bench.threads), "sequential", module="whisper_reference")
     try:
