@@ -149,6 +149,7 @@ def _describable(body: type[Struct], files: Sequence[str] = ()) -> type[Struct]:
             fields.append((name, kind))
         else:
             fields.append((name, kind, field.default))
+    fields.sort(key=len)  # what is required comes first
     return msgspec.defstruct(body.__name__, fields, kw_only=True, forbid_unknown_fields=True)
 
 

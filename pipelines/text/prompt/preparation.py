@@ -175,10 +175,9 @@ class Preparer:
     def _require_known(self, field: str, ids: Collection[int]) -> None:
         """Raises InvalidRequest for an id that the model has no row for. A tokenizer may have such tokens too: added
         ones, behind a vocabulary that was not made larger for them."""
-        size = self._vocabulary.size
-        for id in (min(ids, default=0), max(ids, default=0)):
-            if not 0 <= id < size:
-                raise InvalidRequest(f"token id {id} is out of range: the vocabulary has {size}", field)
+        size, highest = self._vocabulary.size, max(ids, default=0)
+        if highest >= size:
+            raise InvalidRequest(f"token id {highest} is out of range: the vocabulary has {size}", field)
 
     @contextmanager
     def _lent(self) -> Iterator[Tokenizer]:
