@@ -273,7 +273,7 @@ def test_a_text_model_may_draft(file: Path) -> None:
     text = "[[models]]\nname = 'drafts'\nkind = 'text'\nsource = '/drafts'\n[models.text]\nspeculation = 'ngram'\n"
     model = load(file, text + "max_draft = 4\n\n").models[0]
     assert model.spec().text == TextOptions(speculation="ngram", max_draft=4)
-    assert "models[0].text.max_draft: expected a number >= 1" in refusal(file, text + "max_draft = 0\n\n")
+    assert "models[0].text.max_draft: expected int >= 1" in refusal(file, text + "max_draft = 0\n\n")
     assert "models[0].text.speculation" in refusal(file, text.replace("ngram", "magic"))
 
 
