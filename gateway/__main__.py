@@ -3,11 +3,11 @@
 import os
 import sys
 
-from gateway.siblings import stranger
+from gateway.own_packages import foreign_package
 
 
 def main() -> None:
-    if (problem := stranger()) is not None:
+    if (problem := foreign_package()) is not None:
         sys.exit(f"gateway: {problem}")
     from models.privacy import silence
 

@@ -1,11 +1,11 @@
 """The HTTP application: routes and what they need, behind the middleware."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
-from litestar import Litestar, Request
+from litestar import Controller, Litestar, Request
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.types import ASGIApp
@@ -25,11 +25,23 @@ from gateway.errors import exception_handlers
 from gateway.http import middleware
 from gateway.http.auth import Principal
 from gateway.http.direct import Direct
+from gateway.http.endpoints import Endpoints
 from gateway.requests.dispatch import Dispatcher
 from gateway.requests.fleet import Fleet
 from gateway.uploads.gallery import Gallery
 from gateway.uploads.spool import Spool
 from metrics.registry import Registry
+
+CONTROLLERS: Sequence[type[Controller]] = (
+    SystemController,
+    MetricsController,
+    ChatController,
+    CompletionsController,
+    EmbeddingsController,
+    AudioController,
+    RealtimeController,
+    ImagesController,
+)
 
 # What the workers get once every request has ended or was given up.
 WORKER_DRAIN_S = 5.0
@@ -39,7 +51,8 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
     """The application over a fleet, which it starts (unless that was done) and drains.
 
     Handlers may ask for `settings`, `fleet`, `registry`, `dispatcher`, `spool`, `gallery` and `principal` by name; the
-    id of the request and its arrival are in `scope["state"]`.
+    id of the request, its arrival and its endpoint are in `scope["state"]`. What the routes declare is in
+    `app.state.endpoints`. Raises Incomplete where one of them does not.
     """
     spool = Spool(Path(settings.server.spool_dir), settings.server.spool_max_bytes)
     gallery = Gallery(spool, settings.server)
@@ -58,16 +71,7 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
             spool.close()
 
     app = Litestar(
-        route_handlers=[
-            SystemController,
-            MetricsController,
-            ChatController,
-            CompletionsController,
-            EmbeddingsController,
-            AudioController,
-            RealtimeController,
-            ImagesController,
-        ],
+        route_handlers=CONTROLLERS,
         dependencies={
             "settings": Provide(lambda: settings, sync_to_thread=False),
             "fleet": Provide(lambda: fleet, sync_to_thread=False),
@@ -86,7 +90,9 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
     )
     # Around the router, not below it: Litestar's own middleware does not see what no route matches.
     router = Direct(app, cast(App, app.asgi_handler))
-    app.asgi_handler = cast(ASGIApp, middleware.wrap(router, settings))
+    endpoints = Endpoints(app.routes)
+    app.state["endpoints"] = endpoints
+    app.asgi_handler = cast(ASGIApp, middleware.wrap(router, endpoints, settings))
     return app
 
 

@@ -3,8 +3,7 @@
 import re
 
 from gateway.asgi import Scope
-
-FILES = "/v1/images/files"  # where finished pictures are fetched, each by a name that is a secret
+from gateway.endpoint import Endpoint
 
 MAX_LOGGED = 200  # characters
 
@@ -17,10 +16,11 @@ def collapsed(path: str) -> str:
 
 
 def logged(scope: Scope) -> str:
-    """The path as the client wrote it, without the query, which may hold a prompt, and without a picture's name; cut
-    where it is long."""
-    if collapsed(scope["path"]).startswith(FILES + "/"):
-        return FILES + "/…"
+    """The path as the client wrote it, without the query, which may hold a prompt, and without what its endpoint has
+    for a secret; cut where it is long."""
+    endpoint: Endpoint | None = scope["state"].get("endpoint")
+    if endpoint is not None and endpoint.hidden is not None:
+        return endpoint.shown_path
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     path = raw.partition(b"?")[0].decode("latin-1")
     return path if len(path) <= MAX_LOGGED else path[:MAX_LOGGED] + "…"

@@ -3,11 +3,12 @@
 import asyncio
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gateway.backends.base import State
 from gateway.config.settings import Settings
+from gateway.endpoint import Endpoint
 from gateway.http.listener import url
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
@@ -21,7 +22,7 @@ class Announcer(Protocol):
 
     def listening(self, url: str) -> None: ...
 
-    def settled(self, fleet: Fleet, url: str) -> None:
+    def settled(self, fleet: Fleet, endpoints: Sequence[Endpoint], url: str) -> None:
         """Every required model is ready, or will never be."""
         ...
 
@@ -57,10 +58,11 @@ async def serve(settings: Settings, listener: socket.socket, announcer: Announce
         from gateway.app import create_app
         from gateway.http.server import http_server
 
-        server = http_server(create_app(settings, fleet, registry, started=True), settings.server)
+        app = create_app(settings, fleet, registry, started=True)
+        server = http_server(app, settings.server)
         stop.drain = lambda: setattr(server, "should_exit", True)
         stop.cut = lambda: setattr(server, "force_exit", True)
-        watching = loop.create_task(_announce(fleet, settings, announcer, url(listener)))
+        watching = loop.create_task(_announce(fleet, settings, announcer, [*app.state.endpoints], url(listener)))
         try:
             if not stop.requested:
                 await server.serve(sockets=[listener])
@@ -85,7 +87,9 @@ class _Stop:
             then()
 
 
-async def _announce(fleet: Fleet, settings: Settings, announcer: Announcer, at: str) -> None:
+async def _announce(
+    fleet: Fleet, settings: Settings, announcer: Announcer, endpoints: Sequence[Endpoint], at: str
+) -> None:
     announcer.listening(at)
     changed = asyncio.Event()
     preloaded = [m.name for m in settings.models if m.preload]
@@ -96,4 +100,4 @@ async def _announce(fleet: Fleet, settings: Settings, announcer: Announcer, at: 
     while any(replica.state in LOADING for route in awaited for replica in route.replicas):
         changed.clear()
         await changed.wait()
-    announcer.settled(fleet, at)
+    announcer.settled(fleet, endpoints, at)

@@ -8,7 +8,7 @@ import msgspec
 import torch
 from msgspec import Struct
 
-from models.decoder import graphs
+from models.decoder import cuda_graphs
 from models.decoder.attention import varlen
 from models.decoder.decode_path import BATCHED, VARLEN
 from models.decoder.native.library import has_matrix_unit, missing
@@ -94,7 +94,7 @@ def _gpu(device: torch.device) -> _Gpu:
     return _Gpu(
         gpu_attention=(BATCHED if why_not else VARLEN).name,
         varlen_missing=why_not,
-        graphs_missing=graphs.missing(device),
+        graphs_missing=cuda_graphs.missing(device),
         int4_cuda=has_int4_kernel(GROUP, GROUP, device),
     )
 

@@ -82,7 +82,7 @@ class Event(ctypes.Structure):
     )
 
 
-Heard = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(Event))
+SynthCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(Event))
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Espeak:
         self._rate: int = self._library.espeak_Initialize(SYNCHRONOUS, 0, None, 0)
         self._pieces: list[speech.Samples] = []
         self._words: dict[int, float] = {}
-        self._callback = Heard(self._hear)
+        self._callback = SynthCallback(self._on_samples)
         self._library.espeak_SetSynthCallback(self._callback)
 
     def say(self, text: str, voice: str, words_per_minute: int) -> Said:
@@ -114,7 +114,9 @@ class Espeak:
             audio[first:last], {at: max(0.0, seconds - first / speech.RATE) for at, seconds in self._words.items()}
         )
 
-    def _hear(self, wave: "ctypes._Pointer[ctypes.c_short]", samples: int, events: "ctypes._Pointer[Event]") -> int:
+    def _on_samples(
+        self, wave: "ctypes._Pointer[ctypes.c_short]", samples: int, events: "ctypes._Pointer[Event]"
+    ) -> int:
         if wave and samples:
             self._pieces.append(np.ctypeslib.as_array(wave, (samples,)).copy())
         index = 0

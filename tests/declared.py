@@ -97,7 +97,7 @@ def schema_of_all() -> dict[str, Any]:
     settings = Settings(models=[ModelSettings(name="any", source="fake:", kind="text", pipeline="none:None")])
     registry = Registry()
     app = create_app(settings, Fleet(settings, registry), registry)
-    found: dict[str, Any] = json.loads(json.dumps(completed(app.openapi_schema.to_schema())))
+    found: dict[str, Any] = json.loads(json.dumps(completed(app.openapi_schema.to_schema(), app.state.endpoints)))
     return found
 
 

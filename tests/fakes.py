@@ -8,7 +8,7 @@ that start with "!" steer it (of a chat, those of the last message), for example
     faults       !crash-step (StepFailed, alone too) !flaky-step (StepFailed once, fine alone) !step-error (any other
                  exception) !device-lost !die (SIGKILL) !hang (a step that never ends) !freeze (SIGSTOP)
                  each strikes in the request's second step, or the Nth with "=N"
-    streams      !stream: goes on with the words of each chunk fed, ends at an empty one
+    streams      !stream: goes on with the words of each `Audio` fed, ends at its `End`
 
 `spec.source` steers loading: "fake:" loads at once, "fake:missing" can never load, "fake:flaky:PATH" fails until the
 file exists (and makes it), "fake:slow:SECONDS", "fake:broken:HOW" ends as LOAD_FAULTS has it,
@@ -27,6 +27,7 @@ from pathlib import Path
 from time import monotonic
 
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
+from pipelines.messages.audio import Audio, decode_item
 from pipelines.messages.frames import Done, Event, ModelSpec, Ready, Request, Stats, StepReport, Timing, Usage
 from pipelines.messages.text import (
     ChatPrompt,
@@ -186,9 +187,10 @@ class FakePipeline:
         return len(words) < 100 and not any(word.startswith(("!slow-prepare", "!die-prepare")) for word in words)
 
     def feed(self, ticket: Ticket, data: bytes) -> list[FakeChunk]:
-        if data == b"!bad":
+        item = decode_item(data)
+        if item == Audio(b"!bad"):
             raise InvalidRequest("a chunk that is no good", param="data")
-        return [FakeChunk(ticket, data.decode().split() if data else None)]
+        return [FakeChunk(ticket, item.data.decode().split() if isinstance(item, Audio) else None)]
 
     # --- engine thread ------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 """The schema at `/schema/openapi.json`, and a page about it that loads nothing from elsewhere."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from html import escape
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request
+from litestar import Request, Router
 from litestar.datastructures import State
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
@@ -14,31 +14,18 @@ from msgspec import Meta, Raw, Struct
 
 from gateway import __version__
 from gateway.api import statuses as answers
-from gateway.api.audio.request import TranscriptionForm
-from gateway.api.embeddings.request import EmbeddingsRequest
-from gateway.api.embeddings.rerank import RERANK_PATHS, RerankBody, TextsBody
-from gateway.api.images.request import EditForm, GenerationBody
-from gateway.api.text.chat_request import ChatRequest
-from gateway.api.text.completion_request import CompletionRequest
+from gateway.endpoint import JSON, Endpoint, FormBody, JsonBody, without_types
+from gateway.http.endpoints import ENDPOINT
 
-# Path -> the Struct that is decoded there.
-BODIES: dict[str, type[Struct]] = {
-    "/v1/chat/completions": ChatRequest,
-    "/v1/completions": CompletionRequest,
-    "/v1/embeddings": EmbeddingsRequest,
-    **dict.fromkeys(RERANK_PATHS, RerankBody),
-    "/v1/images/generations": GenerationBody,
-}
-
-# Path -> another one that is taken there as well.
-OTHER_BODIES: dict[str, type[Struct]] = dict.fromkeys(RERANK_PATHS, TextsBody)
-
-# The same for forms, with the names of the files that belong to them; one that is marked "?" may be left out.
-FORMS: dict[str, tuple[type[Struct], tuple[str, ...]]] = {
-    "/v1/audio/transcriptions": (TranscriptionForm, ("file",)),
-    "/v1/audio/translations": (TranscriptionForm, ("file",)),
-    "/v1/images/edits": (EditForm, ("image", "mask?")),
-}
+FORM = "multipart/form-data"
+SCHEMA = Endpoint(
+    method="GET",
+    path="/schema",
+    aliases=("/schema/openapi.json", "/schema/{path:str}"),
+    kind=None,
+    line="every operation and its fields",
+    summary="This schema, as a page and as JSON",
+)
 
 # What is refused although its type is right, where a schema can say so; by the field's name.
 _SAID: dict[str, object] = {"minLength": 1}
@@ -50,10 +37,6 @@ _NARROWED: dict[str, dict[str, object]] = {
     "input": _TEXTS,
     "query": _SAID,
     "size": {"pattern": "^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"},
-}
-_NARROWED_OF: dict[type[Struct], dict[str, dict[str, object]]] = {
-    GenerationBody: {"prompt": _SAID},
-    EditForm: {"prompt": _SAID},
 }
 
 _File = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
@@ -74,7 +57,7 @@ class PagePlugin(OpenAPIRenderPlugin):
         self._page = b""
 
     def render(self, request: Request[object, object, State], openapi_schema: dict[str, object]) -> bytes:
-        self._page = self._page or render_page(completed(openapi_schema)).encode()
+        self._page = self._page or render_page(completed(openapi_schema, request.app.state.endpoints)).encode()
         return self._page
 
 
@@ -86,7 +69,7 @@ class JsonPlugin(JsonRenderPlugin):
         self._schema = b""
 
     def render(self, request: Request[object, object, State], openapi_schema: dict[str, object]) -> bytes:
-        self._schema = self._schema or msgspec.json.encode(completed(openapi_schema))
+        self._schema = self._schema or msgspec.json.encode(completed(openapi_schema, request.app.state.endpoints))
         return self._schema
 
 
@@ -96,7 +79,7 @@ def openapi_config() -> OpenAPIConfig:
         version=__version__,
         description="OpenAI-compatible inference over local models.",
         license=License(name="Apache-2.0", identifier="Apache-2.0"),
-        path="/schema",
+        openapi_router=Router(SCHEMA.path, route_handlers=[], include_in_schema=False, opt={ENDPOINT: SCHEMA}),
         components=Components(security_schemes={"key": SecurityScheme(type="http", scheme="bearer")}),
         security=[{"key": []}],
         use_handler_docstrings=True,
@@ -104,45 +87,60 @@ def openapi_config() -> OpenAPIConfig:
     )
 
 
-def completed(schema: dict[str, object]) -> dict[str, object]:
-    """The schema with BODIES, FORMS and all that may be answered: those endpoints decode and encode themselves, so
-    Litestar does not see it."""
-    types: dict[object, object] = {body: _describable(body) for body in (*BODIES.values(), *OTHER_BODIES.values())}
-    types |= {form: _describable(form, files) for form, files in FORMS.values()}
-    types |= {each: each for each in answers.types()}
+def completed(schema: dict[str, object], endpoints: Iterable[Endpoint]) -> dict[str, object]:
+    """The schema with the bodies and answers of the endpoints: they decode and encode themselves, so Litestar does not
+    see it. In the order of the endpoints."""
+    endpoints = tuple(endpoints)
+    types: dict[object, object] = {of: each for endpoint in endpoints for of, each in _bodies(endpoint)}
+    types |= {each: each for each in answers.types(endpoints)}
     found, components = msgspec.json.schema_components(types.values(), ref_template="#/components/schemas/{name}")
     references = dict(zip(types, found, strict=True))
-    bodies = [(path, "application/json", body) for path, body in BODIES.items()]
-    bodies += [(path, "multipart/form-data", form) for path, (form, _) in FORMS.items()]
-    paths = {path: dict(_table(item)) for path, item in _table(schema.get("paths")).items()}
-    for path, media_type, of in bodies:
-        if path in paths:
-            of_path: dict[str, object] = references[of]
-            if path in OTHER_BODIES:
-                of_path = {"anyOf": [of_path, references[OTHER_BODIES[path]]]}
-            body = {"required": True, "content": {media_type: {"schema": of_path}}}
-            paths[path]["post"] = {**_table(paths[path].get("post")), "requestBody": body}
-    for path, item in paths.items():
-        for method, operation in item.items():
-            told = _table(operation)
-            item[method] = {**told, "responses": answers.answers(path, told, references)}
+    given = _table(schema.get("paths"))
+    paths: dict[str, object] = {}
+    for endpoint in endpoints:
+        for path in map(without_types, endpoint.paths):
+            operation = _table(_table(given.get(path)).get(endpoint.method.lower()))
+            if operation:
+                described = _with_body(operation, endpoint, references)
+                described["responses"] = answers.answers(endpoint, operation, references)
+                paths[path] = {**_table(paths.get(path)), endpoint.method.lower(): described}
     known = _table(schema.get("components"))
     schemas = {**_table(known.get("schemas")), **components}
     return {**schema, "paths": paths, "components": {**known, "schemas": schemas, "responses": answers.components()}}
 
 
-def _describable(body: type[Struct], files: Sequence[str] = ()) -> type[Struct]:
-    """The same fields and `files`, where those that are taken as raw JSON may be anything: msgspec can't write their
-    defaults."""
-    fields: list[tuple[str, object] | tuple[str, object, object]] = [
-        (name[:-1], _File | None, None) if name.endswith("?") else (name, _File) for name in files
-    ]
-    narrowed = _NARROWED | _NARROWED_OF.get(body, {})
+def _bodies(endpoint: Endpoint) -> Iterable[tuple[type[Struct], type[Struct]]]:
+    """What is decoded, and as what it is described."""
+    match endpoint.body:
+        case JsonBody(of=of, other=other):
+            yield from ((each, _describable(each)) for each in (of, other) if each is not None)
+        case FormBody(of=of) as form:
+            yield of, _describable(of, form)
+
+
+def _with_body(
+    operation: dict[str, object], endpoint: Endpoint, references: dict[object, dict[str, object]]
+) -> dict[str, object]:
+    bodies = [references[of] for of, _ in _bodies(endpoint)]
+    if not bodies:
+        return dict(operation)
+    schema = bodies[0] if len(bodies) == 1 else {"anyOf": bodies}
+    media_type = JSON if isinstance(endpoint.body, JsonBody) else FORM
+    return {**operation, "requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
+
+
+def _describable(body: type[Struct], form: FormBody | None = None) -> type[Struct]:
+    """The same fields and the files of its form. Those that are taken as raw JSON may be anything: msgspec can't write
+    their defaults."""
+    fields: list[tuple[str, object] | tuple[str, object, object]] = []
+    if form is not None:
+        fields += ((name, _File) for name in form.files)
+        fields += ((name, _File | None, None) for name in form.optional_files)
     for field in msgspec.structs.fields(body):
         name = field.encode_name
         kind: object = field.type
-        if name in narrowed:
-            kind = Annotated[field.type, Meta(extra_json_schema=narrowed[name])]
+        if name in _NARROWED:
+            kind = Annotated[field.type, Meta(extra_json_schema=_NARROWED[name])]
         if field.type is Raw:
             fields.append((name, Any, None))
         elif field.required:

@@ -2,18 +2,23 @@
 
 from time import time
 
-from litestar import Controller, Response, get
+from litestar import Controller, Response
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 from msgspec import Struct, structs
 
 from gateway.backends.base import State
+from gateway.endpoint import Endpoint
 from gateway.errors import model_not_found
+from gateway.http.endpoints import serves
 from gateway.requests.fleet import Fleet, ModelStatus, Readiness, UnknownModel
 from gateway.requests.routing import Route
 from pipelines.messages.sampling import SamplingDefaults
 
 _STARTED = int(time())
+
+PROBES = "for probes; open"
+NOT_READY = {503: "Not ready"}
 
 TheFleet = NamedDependency[Fleet]
 
@@ -52,20 +57,47 @@ class SystemController(Controller):
 
     tags = ("system",)
 
-    @get("/health", summary="Whether the process answers. Open", security=[{}], sync_to_thread=False)
+    @serves(
+        Endpoint(
+            method="GET",
+            path="/health",
+            kind=None,
+            line=PROBES,
+            summary="Whether the process answers. Open",
+            access="open",
+            probe=True,
+        )
+    )
     def health(self) -> Health:
         return Health("ok")
 
-    @get("/ready", summary="503 until every required model was ready once. Open", security=[{}], sync_to_thread=False)
+    @serves(
+        Endpoint(
+            method="GET",
+            path="/ready",
+            kind=None,
+            line=PROBES,
+            summary="503 until every required model was ready once. Open",
+            others=NOT_READY,
+            access="open",
+            probe=True,
+        )
+    )
     def ready(self, fleet: TheFleet) -> Response[Readiness]:
         body = fleet.readiness()
         return Response(body, status_code=200 if body.ready else 503)
 
-    @get(
-        "/ready/{model:path}",
-        summary="503 while the model takes no requests. Open",
-        security=[{}],
-        sync_to_thread=False,
+    @serves(
+        Endpoint(
+            method="GET",
+            path="/ready/{model:path}",
+            kind=None,
+            line=None,
+            summary="503 while the model takes no requests. Open",
+            others=NOT_READY,
+            access="open",
+            probe=True,
+        )
     )
     def model_ready(self, fleet: TheFleet, model: FromPath[str]) -> Response[ModelStatus]:
         name = model.strip("/")
@@ -75,11 +107,27 @@ class SystemController(Controller):
             raise model_not_found(name, error.known) from None
         return Response(body, status_code=200 if body.ready else 503)
 
-    @get("/v1/models", summary="The served models", sync_to_thread=False)
+    @serves(
+        Endpoint(
+            method="GET",
+            path="/v1/models",
+            kind=None,
+            line="what is served, and how it runs",
+            summary="The served models",
+        )
+    )
     def models(self, fleet: TheFleet) -> ModelList:
         return ModelList([_card(route, route.name) for route in fleet.routes])
 
-    @get("/v1/models/{model:path}", summary="One model, by its name or an alias", sync_to_thread=False)
+    @serves(
+        Endpoint(
+            method="GET",
+            path="/v1/models/{model:path}",
+            kind=None,
+            line=None,
+            summary="One model, by its name or an alias",
+        )
+    )
     def model(self, fleet: TheFleet, model: FromPath[str]) -> ModelCard:
         name = model.strip("/")
         for route in fleet.routes:

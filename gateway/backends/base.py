@@ -26,7 +26,6 @@ class Call(Struct, frozen=True):
 
     id: str
     request: Request
-    body: bytes = b""  # the client's own body: an upstream forwards it
     priority: Priority = "interactive"
     deadline: float | None = None  # seconds left
     tenant: str = ""
@@ -87,12 +86,21 @@ class Backend(Protocol):
         """What it announced, while it is ready; else None."""
         ...
 
+    @property
+    def restarts(self) -> int:
+        """How often it was started again."""
+        ...
+
     def subscribe(self, on_change: Callable[[], None]) -> None:
         """`on_change` is called on the event loop after `state` or `ready` changed."""
         ...
 
+    def launch(self) -> None:
+        """Begin to load, where that has not begun yet."""
+        ...
+
     async def start(self) -> None:
-        """Begin to load; returns once the process is started, not once it is ready."""
+        """The same; returns once the process is started, not once it is ready."""
         ...
 
     async def stop(self, grace: float) -> None:

@@ -1,4 +1,4 @@
-"""One call that is open on a worker."""
+"""Calls that are open: what any backend's have in common, and a worker's."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,17 +14,16 @@ from pipelines.messages.text import Delta
 Send = Callable[[ToWorker], None]
 
 
-class WorkerSession:
-    """See `gateway.backends.base.Session`."""
+class EventSession:
+    """See `gateway.backends.base.Session`. Its backend gives it events as they come, the terminal one at last, after
+    `_abort` too, and says how a call is aborted and fed."""
 
-    __slots__ = ("_closed", "_mailbox", "_send", "_timeline", "_writable", "ended", "id")
+    __slots__ = ("_closed", "_mailbox", "_timeline", "ended", "id")
 
-    def __init__(self, id: str, timeline: Timeline, send: Send, writable: Callable[[], Awaitable[None]]) -> None:
-        self.id = id  # on the wire; no other call of the worker's life has it
+    def __init__(self, id: str, timeline: Timeline) -> None:
+        self.id = id
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._timeline = timeline
-        self._send = send
-        self._writable = writable
         self._mailbox = Mailbox()
         self._closed = False
 
@@ -33,14 +32,19 @@ class WorkerSession:
 
     async def send(self, item: StreamItem) -> None:
         if not self._closed and not self.ended.done():
-            self._send(Feed(self.id, encode_item(item)))
-            await self._writable()
+            await self._feed(item)
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             if not self.ended.done():
-                self._send(Abort(self.id))
+                self._abort()
+
+    async def _feed(self, item: StreamItem) -> None:
+        raise NotImplementedError
+
+    def _abort(self) -> None:
+        raise NotImplementedError
 
     def receive(self, event: Event, received: float) -> None:
         """For the backend: an event came in at `received`. Stamps the timeline before anything is merged."""
@@ -81,6 +85,24 @@ class WorkerSession:
         self._timeline.ended = received
         if not self.ended.done():
             self.ended.set_result(None)
+
+
+class WorkerSession(EventSession):
+    """`id` is its name on the wire: no other call of the worker's life has it."""
+
+    __slots__ = ("_send", "_writable")
+
+    def __init__(self, id: str, timeline: Timeline, send: Send, writable: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(id, timeline)
+        self._send = send
+        self._writable = writable
+
+    async def _feed(self, item: StreamItem) -> None:
+        self._send(Feed(self.id, encode_item(item)))
+        await self._writable()
+
+    def _abort(self) -> None:
+        self._send(Abort(self.id))
 
 
 def _stamp_image(timeline: Timeline, event: Picture | Preview | Denoised, received: float) -> None:

@@ -1,8 +1,9 @@
 """What `gateway serve` shows: a screen on a terminal, lines in a log."""
 
+import json
 import logging
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -10,28 +11,12 @@ from rich.text import Text
 from gateway.backends.base import State
 from gateway.cli.columns import Cell, print_columns
 from gateway.config.settings import Settings
+from gateway.endpoint import JSON, Endpoint
 from gateway.requests.fleet import Fleet
 from gateway.requests.routing import Route
 from gateway.serve import Announcer
 
 log = logging.getLogger("gateway")
-
-# Kind of model that it needs (None: none), method, path, what it does.
-ENDPOINTS = (
-    ("text", "POST", "/v1/chat/completions", "chat, streamed or not"),
-    ("text", "POST", "/v1/completions", "text completion"),
-    ("embedding", "POST", "/v1/embeddings", "vectors of texts and pictures"),
-    ("embedding", "POST", "/v1/rerank", "documents by relevance to a query"),
-    ("audio", "POST", "/v1/audio/transcriptions", "speech to text"),
-    ("audio", "POST", "/v1/audio/translations", "speech to English text"),
-    ("audio", "WS", "/v1/realtime, /v1/audio/stream", "live transcription"),
-    ("image", "POST", "/v1/images/generations", "pictures of a text"),
-    ("image", "POST", "/v1/images/edits", "pictures of a picture and a text"),
-    (None, "GET", "/v1/models", "what is served, and how it runs"),
-    (None, "GET", "/metrics, /v1/metrics", "for Prometheus; percentiles as JSON"),
-    (None, "GET", "/health, /ready", "for probes; open"),
-    (None, "GET", "/schema", "every operation and its fields"),
-)
 
 AT_FIRST_USE = "on demand"  # the state of a model that is not preloaded and was not asked yet
 STATE_COLOURS = {State.READY: "green", State.FAILED: "red"}
@@ -54,15 +39,15 @@ class ScreenAnnouncer:
         self._console.print(f"Listening on [bold]{url}[/bold]", highlight=False)
         self._console.print(f"Loading {_names(self._settings)} …", highlight=False, markup=False)
 
-    def settled(self, fleet: Fleet, url: str) -> None:
+    def settled(self, fleet: Fleet, endpoints: Sequence[Endpoint], url: str) -> None:
         self._console.print()
         print_columns(self._console, model_rows(fleet.routes))
         for route in fleet.routes:
             if not route.ready and (reason := route.foremost.reason):
                 self._console.print(f"{route.name}: {reason}", style="red", markup=False, highlight=False)
         self._console.print()
-        print_columns(self._console, endpoint_rows({route.kind for route in fleet.routes}))
-        if (line := curl(fleet, url, keyed=bool(self._settings.keys))) is not None:
+        print_columns(self._console, endpoint_rows(endpoints, {route.kind for route in fleet.routes}))
+        if (line := curl(fleet, endpoints, url, keyed=bool(self._settings.keys))) is not None:
             self._console.print("\nTry it:", style="bold")
             # Plain and on one line, so that it can be pasted.
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -77,10 +62,10 @@ class LogAnnouncer:
     def listening(self, url: str) -> None:
         log.info("Listening on %s; loading %s", url, _names(self._settings))
 
-    def settled(self, fleet: Fleet, url: str) -> None:
+    def settled(self, fleet: Fleet, endpoints: Sequence[Endpoint], url: str) -> None:
         served = ", ".join(route.name for route in fleet.routes if _served(route))
         log.info("Serving %s at %s", served or "no model", url)
-        if (line := curl(fleet, url, keyed=bool(self._settings.keys))) is not None:
+        if (line := curl(fleet, endpoints, url, keyed=bool(self._settings.keys))) is not None:
             log.info("Try it: %s", line)
 
 
@@ -100,18 +85,24 @@ def _model(route: Route) -> list[Cell]:
     return [route.name, route.kind, state, f"{slots:>5}", f"{seconds:>7}"]
 
 
-def endpoint_rows(kinds: Collection[str]) -> list[list[Cell]]:
-    return [[method, path, what] for kind, method, path, what in ENDPOINTS if kind is None or kind in kinds]
+def endpoint_rows(endpoints: Sequence[Endpoint], kinds: Collection[str]) -> list[list[Cell]]:
+    """Those that can be used with models of `kinds`; the ones that need no model come last."""
+    shown = [each for each in endpoints if each.line is not None and (each.kind is None or each.kind in kinds)]
+    rows: dict[tuple[str, str], list[str]] = {}
+    for each in sorted(shown, key=lambda each: each.kind is None):
+        rows.setdefault((each.method, each.line or ""), []).append(each.path)
+    return [[method, ", ".join(paths), line] for (method, line), paths in rows.items()]
 
 
-def curl(fleet: Fleet, url: str, *, keyed: bool) -> str | None:
-    """One line that asks the first text model something."""
-    name = next((route.name for route in fleet.routes if route.kind == "text" and _served(route)), None)
-    if name is None:
-        return None
-    key = ' -H "Authorization: Bearer $GATEWAY_API_KEY"' if keyed else ""
-    body = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Say hello."}}], "max_tokens": 32}}'
-    return f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
+def curl(fleet: Fleet, endpoints: Sequence[Endpoint], url: str, *, keyed: bool) -> str | None:
+    """One line that asks a model something: the first endpoint's that has an example and a model."""
+    served = {route.kind: route.name for route in reversed(fleet.routes) if _served(route)}
+    for each in endpoints:
+        if each.example is not None and each.kind in served:
+            body = json.dumps({"model": served[each.kind], **each.example})
+            key = ' -H "Authorization: Bearer $GATEWAY_API_KEY"' if keyed else ""
+            return f"curl {url}{each.path}{key} -H 'Content-Type: {JSON}' -d '{body}'"
+    return None
 
 
 def _served(route: Route) -> bool:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gateway import __version__
 from gateway.backends.process import child_environment, python_module
-from gateway.cli.installed import Lack, lacks, rivals
+from gateway.cli.installed import UnmetRequirement, conflicting_packages, unmet_requirements
 from gateway.config.inventory import inventory, size
 from gateway.config.settings import Settings, SettingsError, load_settings, unknown_variables
 from gateway.http.listener import bind
@@ -52,7 +52,7 @@ class Report(Struct, frozen=True):
 
 
 def examine(config: str | None, environ: Mapping[str, str]) -> Report:
-    findings = [*machine(), *torch_build(probe_torch), *packages(lacks(), rivals())]
+    findings = [*machine(), *torch_build(probe_torch), *packages(unmet_requirements(), conflicting_packages())]
     findings += [*onnx_runtimes(installed_versions()), *model_cache(environ)]
     findings += [
         Finding("environment", "note", f"{name} is not known and has no effect") for name in unknown_variables(environ)
@@ -225,18 +225,18 @@ def onnx_runtimes(versions: Mapping[str, str]) -> list[Finding]:
     return [Finding("onnxruntime", "ok", text or "not installed; text models do not need it")]
 
 
-def packages(lacking: Sequence[Lack], rivals: Mapping[str, Sequence[str]]) -> list[Finding]:
+def packages(unmet: Sequence[UnmetRequirement], conflicting_packages: Mapping[str, Sequence[str]]) -> list[Finding]:
     """Of the libraries that the pipelines need, and of others' packages that have the names of ours."""
     findings = []
-    if lacking:
-        text = ", ".join(f"{lack.requirement} ({lack.found or 'not installed'})" for lack in lacking)
-        wanted = " ".join(f"'{lack.requirement}'" for lack in lacking)
+    if unmet:
+        text = ", ".join(f"{lack.requirement} ({lack.found or 'not installed'})" for lack in unmet)
+        wanted = " ".join(f"'{lack.requirement}'" for lack in unmet)
         findings.append(
             Finding("libraries", "problem", f"missing or of another version: {text}", f"pip install {wanted}")
         )
     else:
         findings.append(Finding("libraries", "ok", "all that the pipelines need"))
-    for name, others in rivals.items():
+    for name, others in conflicting_packages.items():
         text = f"{', '.join(others)} also installs a package {name!r}, into the same folder"
         findings.append(Finding("libraries", "problem", text, "Give this project a virtual environment of its own."))
     return findings

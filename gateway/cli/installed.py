@@ -6,10 +6,10 @@ from importlib import metadata
 from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 
-from gateway.siblings import DISTRIBUTION, SIBLINGS
+from gateway.own_packages import DISTRIBUTION, PACKAGES
 
 
-class Lack(Struct, frozen=True):
+class UnmetRequirement(Struct, frozen=True):
     """A requirement that is not met."""
 
     requirement: str  # as pip takes it
@@ -23,7 +23,9 @@ def version_of(name: str) -> str | None:
         return None
 
 
-def lacks(required: Iterable[str] | None = None, version: Callable[[str], str | None] = version_of) -> list[Lack]:
+def unmet_requirements(
+    required: Iterable[str] | None = None, version: Callable[[str], str | None] = version_of
+) -> list[UnmetRequirement]:
     """Of what this project needs on this platform; nothing where it runs without having been installed."""
     found = []
     for text in _required() if required is None else required:
@@ -33,9 +35,9 @@ def lacks(required: Iterable[str] | None = None, version: Callable[[str], str | 
             continue
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        there = next((v for name in _stand_ins(requirement.name) if (v := version(name)) is not None), None)
+        there = next((v for name in _equivalents(requirement.name) if (v := version(name)) is not None), None)
         if there is None or not requirement.specifier.contains(there, prereleases=True):
-            found.append(Lack(f"{requirement.name}{requirement.specifier}", there))
+            found.append(UnmetRequirement(f"{requirement.name}{requirement.specifier}", there))
     return found
 
 
@@ -46,16 +48,16 @@ def _required() -> list[str]:
         return []
 
 
-def _stand_ins(name: str) -> tuple[str, ...]:
+def _equivalents(name: str) -> tuple[str, ...]:
     """Distributions that bring the same packages."""
     return (name, "onnxruntime-gpu", "onnxruntime-openvino") if name == "onnxruntime" else (name,)
 
 
-def rivals(owners: Mapping[str, list[str]] | None = None) -> dict[str, list[str]]:
+def conflicting_packages(owners: Mapping[str, list[str]] | None = None) -> dict[str, list[str]]:
     """Packages of ours -> other distributions that install packages of the same name into the same folders."""
     owners = metadata.packages_distributions() if owners is None else owners
     others = {
         name: sorted({owner for owner in owners.get(name, []) if owner != DISTRIBUTION})
-        for name in ("gateway", *SIBLINGS)
+        for name in ("gateway", *PACKAGES)
     }
     return {name: names for name, names in others.items() if names}

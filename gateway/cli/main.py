@@ -117,7 +117,7 @@ def models(context: click.Context, config: str | None, as_json: bool) -> None:
 @_CONFIG
 def prepare(config: str | None) -> None:
     """Export the configured embedding models now, so that no start has to. Exits with 1 if one can't be."""
-    from gateway.cli.preparation import prepare_models
+    from gateway.cli.prepare import prepare_models
 
     failed = False
     for name, outcome in prepare_models(_settings(config, {})):
@@ -161,15 +161,15 @@ def transcribe(
     config: str | None,
 ) -> None:
     """Transcribe audio and video FILES. Exits with 1 if one of them can't be."""
-    from gateway.cli.transcribe import TranscribeError, Wishes, audio_model, quiet
+    from gateway.cli.transcribe import TranscribeError, TranscribeOptions, audio_model, quiet
     from gateway.cli.transcribe_console import run
 
     if follow and (format != "text" or output is not None):
         raise _Usage("--follow prints plain text; leave out --format and --output")
     quiet()
-    wishes = Wishes(format, "translate" if translate else "transcribe", language, prompt)
+    options = TranscribeOptions(format, "translate" if translate else "transcribe", language, prompt)
     try:
-        if not run(audio_model(_settings(config, {}), model), wishes, files, output, follow=follow):
+        if not run(audio_model(_settings(config, {}), model), options, files, output, follow=follow):
             sys.exit(EXIT_UNHEALTHY)
     except TranscribeError as error:
         raise _Usage(str(error)) from None

@@ -30,7 +30,7 @@ class TranscribeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class TranscribeOptions:
     """What is asked of every file."""
 
     format: Format = "text"
@@ -69,7 +69,7 @@ def audio_model(settings: Settings, name: str | None) -> ModelSettings:
     )
 
 
-async def transcribe(model: ModelSettings, wishes: Wishes, files: Sequence[Progress]) -> None:
+async def transcribe(model: ModelSettings, options: TranscribeOptions, files: Sequence[Progress]) -> None:
     """Transcribe every file; each tells its own end. Raises TranscribeError where the model can't be loaded."""
     registry = Registry()
     model = msgspec.structs.replace(
@@ -82,7 +82,7 @@ async def transcribe(model: ModelSettings, wishes: Wishes, files: Sequence[Progr
         room = asyncio.Semaphore(AT_ONCE)
         async with asyncio.TaskGroup() as group:
             for file in files:
-                group.create_task(_one(fleet, registry, wishes, file, room))
+                group.create_task(_one(fleet, registry, options, file, room))
     finally:
         await fleet.drain(0)
 
@@ -99,19 +99,21 @@ async def _ready(fleet: Fleet) -> None:
         await changed.wait()
 
 
-async def _one(fleet: Fleet, registry: Registry, wishes: Wishes, file: Progress, room: asyncio.Semaphore) -> None:
+async def _one(
+    fleet: Fleet, registry: Registry, options: TranscribeOptions, file: Progress, room: asyncio.Semaphore
+) -> None:
     async with room:
         (route,) = fleet.routes
         request = TranscriptionRequest(
             path=str(file.path.absolute()),
-            task=wishes.task,
-            language=wishes.language,
-            prompt=wishes.prompt,
-            timestamps=wishes.format in WORDS_FORMATS,
+            task=options.task,
+            language=options.language,
+            prompt=options.prompt,
+            timestamps=options.format in WORDS_FORMATS,
         )
         job = Job(str(file.path), route, request, 1, ONE_FILE_S)
         exchange = Exchange(job, Timeline(), registry)
-        answer = TranscriptionAnswer(wishes.format, wishes.task, [])
+        answer = TranscriptionAnswer(options.format, options.task, [])
         try:
             with exchange:
                 await _read(exchange, answer, file)

@@ -12,14 +12,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from gateway.cli.transcribe import Progress as FileProgress
-from gateway.cli.transcribe import Wishes, transcribe
+from gateway.cli.transcribe import TranscribeOptions, transcribe
 from gateway.cli.transcripts import Captions, output_names
 from gateway.config.settings import ModelSettings
 
 TICK_S = 0.2
 
 
-def run(model: ModelSettings, wishes: Wishes, files: Sequence[Path], output: Path | None, *, follow: bool) -> bool:
+def run(
+    model: ModelSettings, options: TranscribeOptions, files: Sequence[Path], output: Path | None, *, follow: bool
+) -> bool:
     """Transcribe and print, in the order of `files`. Whether all of them went well."""
     bars = Progress(
         TextColumn("{task.description}", markup=False),
@@ -31,23 +33,23 @@ def run(model: ModelSettings, wishes: Wishes, files: Sequence[Path], output: Pat
         transient=True,
         disable=not sys.stderr.isatty(),
     )
-    printer = _Printer(bars, wishes, output, files, follow=follow)
+    printer = _Printer(bars, options, output, files, follow=follow)
     with bars:
-        asyncio.run(_transcribe(model, wishes, printer))
+        asyncio.run(_transcribe(model, options, printer))
     return not any(file.error for file in printer.files)
 
 
-async def _transcribe(model: ModelSettings, wishes: Wishes, printer: "_Printer") -> None:
+async def _transcribe(model: ModelSettings, options: TranscribeOptions, printer: "_Printer") -> None:
     ticking = asyncio.create_task(printer.tick())
     try:
-        await transcribe(model, wishes, printer.files)
+        await transcribe(model, options, printer.files)
     finally:
         ticking.cancel()
         with suppress(asyncio.CancelledError):
             await ticking
 
 
-class Pace:
+class ProgressEstimate:
     """How far a file is by now. Its text comes in leaps, of all windows that were decoded side by side: between them
     it goes on as fast as it was so far, for as long as the last leap took."""
 
@@ -75,17 +77,17 @@ class _Printer:
     """Writes what is finished once all before it is; with `follow`, the first unfinished file's text as it comes."""
 
     def __init__(
-        self, bars: Progress, wishes: Wishes, output: Path | None, files: Sequence[Path], *, follow: bool
+        self, bars: Progress, options: TranscribeOptions, output: Path | None, files: Sequence[Path], *, follow: bool
     ) -> None:
         self.files = [FileProgress(path, self._changed, index) for index, path in enumerate(files)]
         self._bars = bars
-        self._wishes = wishes
+        self._options = options
         self._output = output
-        self._names = output_names(files, wishes.format)
+        self._names = output_names(files, options.format)
         self._follow = follow
-        self._captions = Captions(wishes.format)
+        self._captions = Captions(options.format)
         self._tasks = [bars.add_task(file.path.name, total=None) for file in self.files]  # it moves, to and fro
-        self._pace: dict[int, Pace] = {}
+        self._estimates: dict[int, ProgressEstimate] = {}
         self._waiting: list[list[str]] = [[] for _ in files]  # text of files behind the one that is printed
         self._next = 0
         self._begun = False
@@ -102,12 +104,12 @@ class _Printer:
             # One that failed before its length was known has a bar that stands at its end.
             self._bars.update(self._tasks[file.index], total=file.seconds or 1, completed=file.seconds or 1)
         elif file.until:
-            pace = self._pace[file.index]
+            pace = self._estimates[file.index]
             most = 0.99 * file.seconds
             self._bars.update(self._tasks[file.index], total=file.seconds, completed=min(pace.at(now), most))
 
     def _changed(self, file: FileProgress, fresh: str) -> None:
-        self._pace.setdefault(file.index, Pace(monotonic())).reached(file.until, monotonic())
+        self._estimates.setdefault(file.index, ProgressEstimate(monotonic())).reached(file.until, monotonic())
         self._move(file)
         if fresh:
             self._waiting[file.index].append(fresh)
@@ -155,14 +157,14 @@ class _Printer:
     def _printed(self, file: FileProgress) -> str:
         if self._follow:
             return "\n"
-        if self._wishes.format in ("srt", "vtt"):
+        if self._options.format in ("srt", "vtt"):
             return self._captions.add(file.segments, file.seconds)
         self._title(file)
         text = file.output or ""
         return text if text.endswith("\n") else f"{text}\n"
 
     def _title(self, file: FileProgress) -> None:
-        if len(self.files) > 1 and self._wishes.format == "text":
+        if len(self.files) > 1 and self._options.format == "text":
             sys.stdout.write(f"# {file.path}\n")
 
     def _tell(self, markup: str) -> None:

@@ -1,4 +1,4 @@
-"""Who is asking. Every route wants a key, except the open ones below; unknown routes want it too."""
+"""Who is asking. Every route wants a key, except those that declare themselves open; unknown routes want it too."""
 
 import hashlib
 import hmac
@@ -9,16 +9,9 @@ from msgspec import Struct
 
 from gateway.asgi import Scope, header
 from gateway.config.settings import KeySettings
+from gateway.endpoint import Access, Endpoint
 from gateway.errors import unauthorized
-from gateway.paths import FILES, collapsed
 from pipelines.messages.frames import Priority
-
-# Exactly these, as the client wrote them; `/ready/NAME` and pictures kept for their address beside them.
-OPEN_PATHS = frozenset({"/health", "/ready"})
-OPEN_PREFIX = "/ready/"
-# A picture behind an address that nobody can guess: a page's <img> sends no key.
-_PICTURE = re.compile(re.escape(FILES) + r"/[A-Za-z0-9_-]+\.[a-z]+")
-METRICS_PATHS = frozenset({"/metrics", "/v1/metrics"})
 
 # Browsers can send no header with a WebSocket; OpenAI's clients put the key among the subprotocols.
 SUBPROTOCOL_KEY = "openai-insecure-api-key."
@@ -49,29 +42,20 @@ class Keyring:
     def empty(self) -> bool:
         return not self._keys
 
-    def guards(self, path: str) -> bool:
-        """Whether a route wants a key. A metrics key guards the metrics even where the API itself is open."""
-        return not self.empty or (self._metrics is not None and _is_metrics(path))
+    def guards(self, access: Access) -> bool:
+        """Whether a key is wanted. A metrics key guards the metrics even where the API itself is open."""
+        return access != "open" and (not self.empty or (self._metrics is not None and access == "metrics"))
 
-    def find(self, key: bytes, path: str) -> Principal | None:
-        """The owner of a key, for a route. Takes the same time whichever key it is."""
+    def find(self, key: bytes, access: Access) -> Principal | None:
+        """The owner of a key, if it gives such access. Takes the same time whichever key it is."""
         digest = hashlib.sha256(key).digest()
         found = None
         for known, principal in self._keys:
             if hmac.compare_digest(known, digest):
                 found = principal
-        if self._metrics is not None and hmac.compare_digest(self._metrics, digest) and _is_metrics(path):
+        if self._metrics is not None and hmac.compare_digest(self._metrics, digest) and access == "metrics":
             return METRICS_READER
         return found
-
-
-def is_open(path: str) -> bool:
-    return path in OPEN_PATHS or path.startswith(OPEN_PREFIX) or _PICTURE.fullmatch(path) is not None
-
-
-def _is_metrics(path: str) -> bool:
-    """Whether the router takes a path, as the client wrote it, for one of the metrics'."""
-    return collapsed(path).rstrip("/") in METRICS_PATHS
 
 
 class Authentication:
@@ -82,14 +66,15 @@ class Authentication:
 
     def __call__(self, scope: Scope) -> None:
         """Finds the caller. Raises ApiError (401)."""
-        path = scope["path"]
-        if is_open(path) or not self._keyring.guards(path):
+        endpoint: Endpoint | None = scope["state"].get("endpoint")
+        access: Access = "key" if endpoint is None else endpoint.access_of(scope["path"])
+        if not self._keyring.guards(access):
             principal: Principal | None = ANONYMOUS
         else:
             key = presented_key(scope)
             if key is None:
                 raise unauthorized("An API key is needed: send it as 'Authorization: Bearer KEY'.")
-            principal = self._keyring.find(key, path)
+            principal = self._keyring.find(key, access)
         if principal is None:
             raise unauthorized("The API key is not known here.")
         scope["state"]["principal"] = principal

@@ -5,22 +5,19 @@ from collections.abc import Awaitable, Callable
 
 from litestar import Litestar, Request
 from litestar.datastructures import State
-from litestar.routes import HTTPRoute
 
 from gateway.asgi import App, Receive, Scope, Send
 from gateway.errors import ApiError, internal_error
+from gateway.http.endpoints import declared, handlers
 from gateway.paths import logged
 
 logger = logging.getLogger("gateway")
-
-# `@post(…, direct=True)`: the handler takes the request alone, and returns an ASGI response.
-MARK = "direct"
 
 Handler = Callable[[Request[object, object, State]], Awaitable[App]]
 
 
 class Direct:
-    """Calls the marked handlers of an application itself; all else goes through its router.
+    """Calls the handlers of endpoints that are `direct` itself; all else goes through the application's router.
 
     Routing, injection and signatures, whose result is always the same here, cost such a request more than admission
     and framing together. An ApiError is left to the caller.
@@ -29,12 +26,10 @@ class Direct:
     def __init__(self, app: Litestar, router: App) -> None:
         self._router = router
         self._handlers: dict[tuple[str, str], Handler] = {
-            (method, route.path): handler.fn
+            (endpoint.method, route.path): handler.fn
             for route in app.routes
-            if isinstance(route, HTTPRoute)
-            for handler in route.route_handlers
-            if handler.opt.get(MARK)
-            for method in handler.http_methods
+            for handler in handlers(route)
+            if (endpoint := declared(handler)) is not None and endpoint.direct
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""What every request passes before it is routed: id and arrival, CORS, refusals, host and origin, key, body.
+"""What every request passes before it is routed: id, arrival and endpoint, CORS, refusals, host and origin, key, body.
 
 Plain ASGI, around Litestar's router: unknown routes, wrong methods and other spellings of a path go through it too.
 """
@@ -13,16 +13,17 @@ from urllib.parse import urlsplit
 
 from gateway.asgi import App, Headers, Message, Receive, Scope, Send, header
 from gateway.config.settings import Settings, is_loopback
+from gateway.endpoint import Endpoint, FormBody
 from gateway.errors import ApiError, client_closed, forbidden, internal_error, payload_too_large
 from gateway.http.auth import Authentication, Keyring
 from gateway.http.content_encoding import decoded, decoder
+from gateway.http.endpoints import Endpoints
 from gateway.http.request_log import log_request
 
 logger = logging.getLogger("gateway")
 
 EXPOSED_HEADERS = b"x-request-id, x-gateway-timing, retry-after, x-should-retry"
 PREFLIGHT_MAX_AGE = b"600"  # seconds
-UPLOAD_PREFIXES = ("/v1/audio/", "/v1/images/edits")  # what is sent there is media, written to the spool as it comes
 REMEMBERED_HOSTS = 128
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
@@ -31,7 +32,7 @@ _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 Guard = Callable[[Scope], None]  # raises ApiError
 
 
-def wrap(app: App, settings: Settings) -> App:
+def wrap(app: App, endpoints: Endpoints, settings: Settings) -> App:
     """The router behind everything in this module."""
     server = settings.server
     keyring = Keyring(settings.keys, server.metrics_sha256)
@@ -41,17 +42,19 @@ def wrap(app: App, settings: Settings) -> App:
     app = Guarded(app, guards, BodyLimit(server.max_body_bytes, server.max_upload_bytes))
     if server.cors_origins:
         app = Cors(app, server.cors_origins)
-    return RequestContext(app)
+    return RequestContext(app, endpoints)
 
 
 class RequestContext:
-    """Puts `request_id` (the caller's own where it is sane) and `arrival` (monotonic seconds) into the scope's state.
+    """Puts into the scope's state `request_id` (the caller's own where it is sane), `arrival` (monotonic seconds) and
+    `endpoint` (None where no route has the path).
 
     HEAD is answered as GET without its body. Once a request has ended it is logged.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, endpoints: Endpoints) -> None:
         self._app = app
+        self._endpoints = endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = header(scope, b"x-request-id")
@@ -59,8 +62,10 @@ class RequestContext:
         state = scope["state"]
         state["arrival"] = monotonic()
         state["request_id"] = request_id.decode()
+        method = scope["method"] if scope["type"] == "http" else "WS"
+        head = method == "HEAD"
+        state["endpoint"] = self._endpoints.find("GET" if head else method, scope["path"])
         stamp = (b"x-request-id", request_id)
-        head = scope["type"] == "http" and scope["method"] == "HEAD"
         status = 0
 
         def stamped(message: Message) -> Awaitable[None]:
@@ -214,7 +219,9 @@ class BodyLimit:
     def bound(self, scope: Scope, receive: Receive) -> Receive:
         """`receive`, so bounded. Raises ApiError where the request itself says that its body is larger (413) or encoded
         in a way that is not known (415)."""
-        max_bytes = self._max_upload_bytes if scope["path"].startswith(UPLOAD_PREFIXES) else self._max_bytes
+        endpoint: Endpoint | None = scope["state"].get("endpoint")
+        uploads = endpoint is not None and isinstance(endpoint.body, FormBody)
+        max_bytes = self._max_upload_bytes if uploads else self._max_bytes
         length = header(scope, b"content-length")
         if length is not None and length.isdigit() and int(length) > max_bytes:
             raise payload_too_large(max_bytes)

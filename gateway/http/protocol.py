@@ -19,7 +19,7 @@ MAX_PIPELINED = 100  # requests that wait behind the one that is answered
 LINGER_S = 5.0  # what a client has to end a request that was answered before it was sent
 
 
-class Paced(FlowControl):
+class PausableFlow(FlowControl):
     """Reads nothing while there is enough to do: uvicorn's reads on at each answer, whatever waits."""
 
     def __init__(self, transport: Transport, enough: Callable[[], bool]) -> None:
@@ -61,7 +61,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.access_log = self.config.access_log  # uvicorn goes by whether anybody handles such a record
         self._unsent = Unsent(transport, self.loop, self.body_timeout_s)
         super().connection_made(cast(Transport, Corked(transport, self.loop, self._end)))
-        self.flow = Paced(transport, lambda: bool(self.pipeline) or self._refusal is not None)
+        self.flow = PausableFlow(transport, lambda: bool(self.pipeline) or self._refusal is not None)
         self._awaits = "head"
         self._set_timer()
 

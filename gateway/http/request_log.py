@@ -6,8 +6,9 @@ from time import monotonic
 from msgspec import Struct
 
 from gateway.asgi import Scope
-from gateway.http.auth import METRICS_PATHS, Principal, is_open
-from gateway.paths import FILES, logged
+from gateway.endpoint import Endpoint
+from gateway.http.auth import Principal
+from gateway.paths import logged
 from metrics.timeline import Timeline
 from pipelines.logs import FIELDS
 
@@ -39,7 +40,8 @@ def log_request(scope: Scope, status: int) -> None:
     """Nothing that a client wrote is in the line but its path and a sane request id; never the query, which may hold a
     prompt."""
     state = scope["state"]
-    level = logging.DEBUG if _is_probe(scope["path"]) else logging.INFO
+    endpoint: Endpoint | None = state.get("endpoint")
+    level = logging.DEBUG if endpoint is not None and endpoint.probe else logging.INFO
     if not logger.isEnabledFor(level):
         return
     principal: Principal | None = state.get("principal")
@@ -69,8 +71,3 @@ def _units(work: Work) -> dict[str, object]:
         "images": timeline.pictures,
     }
     return {name: amount for name, amount in found.items() if amount}
-
-
-def _is_probe(path: str) -> bool:
-    """Whether it comes every few seconds, from what watches the server."""
-    return path in METRICS_PATHS or (is_open(path) and not path.startswith(FILES))

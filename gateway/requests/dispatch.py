@@ -69,12 +69,12 @@ class Reply:
         self._started = False
         self._last = False  # the last bytes are on their way: a client that leaves now has all of it
         self._wrote = 0.0
-        self._pulse: asyncio.TimerHandle | None = None
+        self._heartbeat: asyncio.TimerHandle | None = None
         self._beat: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = self._exchange
-        worked(scope, Work(exchange.job.route.name, exchange.timeline))
+        worked(scope, Work(exchange.route.name, exchange.timeline))
         failure: ApiError | None = None
         watcher = asyncio.create_task(self._watch(receive))
         try:
@@ -87,8 +87,8 @@ class Reply:
             failure = errors.internal_error()
         finally:
             watcher.cancel()
-            if self._pulse is not None:
-                self._pulse.cancel()
+            if self._heartbeat is not None:
+                self._heartbeat.cancel()
             if self._beat is not None:
                 self._beat.cancel()
         if failure is None:
@@ -136,7 +136,7 @@ class Reply:
             self._started = True
             await send({"type": "http.response.start", "status": 200, "headers": self._headers(data, last)})
             if self._output.streamed and last is None:
-                self._pulse = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._on_pulse, send)
+                self._heartbeat = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._on_heartbeat, send)
         if data or last is not None:
             await send({"type": "http.response.body", "body": bytes(data), "more_body": last is None})
             self._wrote = since
@@ -163,7 +163,7 @@ class Reply:
         if not self._last:
             self._exchange.interrupt(errors.client_closed())
 
-    def _on_pulse(self, send: Send) -> None:
+    def _on_heartbeat(self, send: Send) -> None:
         due = self._wrote + HEARTBEAT_S
         now = monotonic()
         if now >= due and self._exchange.silent:
@@ -172,7 +172,7 @@ class Reply:
             self._beat = asyncio.get_running_loop().create_task(_to_the_end(send, message))
             self._wrote = now
             due = now + HEARTBEAT_S
-        self._pulse = asyncio.get_running_loop().call_later(max(0.01, due - now), self._on_pulse, send)
+        self._heartbeat = asyncio.get_running_loop().call_later(max(0.01, due - now), self._on_heartbeat, send)
 
 
 class Dispatcher:

@@ -41,7 +41,7 @@ class Job(Struct, frozen=True):
     request: Request
     units: int  # slots that it asks for
     timeout: float  # seconds from its arrival to its end; of a live stream to its start
-    body: bytes = b""
+    body_bytes: int = 0  # what its client sent, files excepted
     priority: Priority = "interactive"
     files: Sequence[SpoolFile] = ()  # uploads that end with it
     tenant: str = ""  # whose it is: slots are shared fairly between tenants
@@ -55,7 +55,7 @@ class Job(Struct, frozen=True):
     def large(self) -> bool:
         return (
             self.units > SMALL_UNITS
-            or len(self.body) > SMALL_BODY
+            or self.body_bytes > SMALL_BODY
             or (len(self.files) > 0 and sum(file.size for file in self.files) > SMALL_FILES)
         )
 
@@ -71,8 +71,12 @@ class Exchange:
     """
 
     def __init__(self, job: Job, timeline: Timeline, registry: Registry) -> None:
-        self.job = job
+        self.route = job.route
         self.timeline = timeline
+        self._job: Job | None = job  # until it is opened: what a client wrote is not kept while it is answered
+        self._admission = job.admission
+        self._files = job.files
+        self._live = job.live
         self._registry = registry
         self._deadline = timeline.arrival + job.timeout
         self._task: asyncio.Task[object] | None = None
@@ -154,12 +158,12 @@ class Exchange:
     def failed(self, failure: Failed) -> ApiError:
         """A failure that the work ended with, as the caller sees it."""
         if failure.code == "worker_lost":
-            return errors.worker_lost(began=self._output, retry_after=self.job.admission.restart_seconds)
+            return errors.worker_lost(began=self._output, retry_after=self._admission.restart_seconds)
         return errors.backend_error(failure)
 
     def sample(self, name: str, seconds: float) -> None:
         """One more sample of an interval that the timeline does not hold."""
-        self._registry.sample(self.job.route.name, self.job.route.kind, name, seconds)
+        self._registry.sample(self.route.name, self.route.kind, name, seconds)
 
     # --- its end ------------------------------------------------------------------------------------------------------
 
@@ -189,11 +193,11 @@ class Exchange:
             self._session.close()
         elif self._lease is not None:
             self._lease.release()
-        for file in self.job.files:
+        for file in self._files:
             file.unlink()
         self.timeline.closed = monotonic()
         self.timeline.outcome = outcome or self.timeline.outcome or CANCELLED
-        self._registry.request(self.job.route.name, self.job.route.kind, self.timeline)
+        self._registry.request(self.route.name, self.route.kind, self.timeline)
 
     def _end(self, error: BaseException | None) -> None:
         """Close it by what ended it. Raises what it was interrupted with, if that is how it ended."""
@@ -206,13 +210,14 @@ class Exchange:
         self.close(outcome(error))
 
     async def _start(self) -> None:
-        job, timeline = self.job, self.timeline
+        job, self._job, timeline = self._job, None, self.timeline
+        assert job is not None
         timeline.queued = monotonic()
-        self._lease = lease = await self._admitted()
+        self._lease = lease = await self._admitted(job)
         timeline.slot = now = monotonic()
         left = None if job.live else self._deadline - now
         try:
-            session = lease.replica.open(Call(job.id, job.request, job.body, job.priority, left, job.tenant), timeline)
+            session = lease.replica.open(Call(job.id, job.request, job.priority, left, job.tenant), timeline)
         except BackendError as error:
             raise errors.backend_error(error) from error
         self._session = session
@@ -220,9 +225,9 @@ class Exchange:
         self._waiting_since = now
         self._arm(now)
 
-    async def _admitted(self) -> Lease:
+    async def _admitted(self, job: Job) -> Lease:
         """The job's slots, once its model is loaded. Raises ApiError (429, 503, 504), which is counted."""
-        job, route = self.job, self.job.route
+        route = self.route
         route.wake()
         try:
             return await job.admission.acquire(
@@ -241,7 +246,7 @@ class Exchange:
 
     def _arm(self, now: float) -> None:
         """Set the timer for the earliest of the limits."""
-        if self.job.live:
+        if self._live:
             return
         due = min(self._deadline, (self._waiting_since or now) + self._patience)
         if self._timer is not None:
@@ -251,7 +256,7 @@ class Exchange:
 
     @property
     def _patience(self) -> float:
-        settings = self.job.route.settings
+        settings = self.route.settings
         return settings.gap_timeout_s if self._output else settings.first_event_timeout_s
 
     def _tick(self) -> None:

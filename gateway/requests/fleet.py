@@ -7,7 +7,7 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-from gateway.backends.base import State
+from gateway.backends.base import Backend, State
 from gateway.backends.worker import Supervision, WorkerBackend
 from gateway.config.settings import ModelSettings, Settings
 from gateway.requests.routing import Route
@@ -80,8 +80,8 @@ class Fleet:
         preloaded = [served for served in self._served if served.settings.preload]
         first = [served for served in preloaded if served.route.kind == FIRST] or preloaded
         for served in first:
-            for worker in served.workers:
-                await worker.start()
+            for replica in served.route.replicas:
+                await replica.start()
         self._loading = asyncio.get_running_loop().create_task(self._load_others(first, preloaded), name="fleet")
 
     async def drain(self, grace: float) -> None:
@@ -92,8 +92,8 @@ class Fleet:
             await asyncio.wait([self._loading])
         async with asyncio.TaskGroup() as stops:
             for served in self._served:
-                for worker in served.workers:
-                    stops.create_task(worker.stop(grace))
+                for replica in served.route.replicas:
+                    stops.create_task(replica.stop(grace))
 
     def readiness(self) -> Readiness:
         return Readiness(
@@ -125,7 +125,7 @@ class Fleet:
 
 
 class _Served:
-    """One model: its route, and the workers behind it."""
+    """One model: its route, and how far it is."""
 
     def __init__(
         self,
@@ -139,23 +139,21 @@ class _Served:
         self.settings = settings
         self.was_ready = False
         self.settled = asyncio.Event()  # its first load has ended, well or not
-        self.workers = [
+        replicas: list[Backend] = [
             WorkerBackend(
                 spec,
                 registry=registry,
-                replica=str(replica),
+                replica=str(number),
                 step_timeout_s=settings.step_timeout_s,
                 supervision=supervision,
                 log=log,
             )
-            for replica in range(settings.replicas)
+            for number in range(settings.replicas)
         ]
-        self.route = Route(
-            settings.name, spec.kind, settings.aliases, settings, self.workers, registry, lambda: wake(self)
-        )
+        self.route = Route(settings.name, spec.kind, settings.aliases, settings, replicas, registry, lambda: wake(self))
         registry.set_slo(settings.name, msgspec.structs.asdict(settings.slo))
-        for worker in self.workers:
-            worker.subscribe(self._changed)
+        for replica in replicas:
+            replica.subscribe(self._changed)
 
     @property
     def awaited(self) -> bool:
@@ -163,14 +161,14 @@ class _Served:
         return self.settings.required and self.settings.preload
 
     def launch(self) -> None:
-        for worker in self.workers:
-            worker.launch()
+        for replica in self.route.replicas:
+            replica.launch()
 
     def status(self) -> ModelStatus:
-        replicas = [ReplicaStatus(worker.state, worker.reason, worker.restarts) for worker in self.workers]
+        replicas = [ReplicaStatus(each.state, each.reason, each.restarts) for each in self.route.replicas]
         return ModelStatus(self.route.name, self.route.kind, self.settings.required, self.route.ready, replicas)
 
     def _changed(self) -> None:
         self.was_ready = self.was_ready or self.route.ready
-        if all(worker.state is not State.LOADING for worker in self.workers):
+        if all(replica.state is not State.LOADING for replica in self.route.replicas):
             self.settled.set()

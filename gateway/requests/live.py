@@ -9,7 +9,7 @@ from gateway.errors import ApiError
 from gateway.requests.exchange import Exchange
 from gateway.requests.routing import Route
 from metrics.timeline import Timeline
-from pipelines.messages.audio import Audio, Final, Heard, Partial, StreamItem, StreamRequest
+from pipelines.messages.audio import Acknowledged, Audio, Final, Partial, StreamItem, StreamRequest
 from pipelines.messages.frames import Done, Said
 
 AHEAD_SECONDS = 10.0  # audio that may be under way to the worker: past it the client is not read
@@ -34,7 +34,7 @@ class LiveCall:
 
     @property
     def route(self) -> Route:
-        return self._exchange.job.route
+        return self._exchange.route
 
     @property
     def timeline(self) -> Timeline:
@@ -89,7 +89,7 @@ class LiveCall:
             try:
                 async for event in exchange.events():
                     match event:
-                        case Heard(seconds=seconds):
+                        case Acknowledged(seconds=seconds):
                             self._heard = seconds
                             self._room.set()
                         case Done():

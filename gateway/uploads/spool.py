@@ -101,15 +101,15 @@ class Spool:
         """Make this instance's folder (mode 0700) and remove what dead instances left."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         # One at a time from here, so that nobody takes a folder whose lock is about to be taken for a dead one.
-        turn = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        lock = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(turn, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX)
             self._sweep()
             self.path = self.root / f"{os.getpid()}-{secrets.token_hex(4)}"
             self.path.mkdir(mode=0o700)
             self._lock = _locked(self.path)
         finally:
-            os.close(turn)
+            os.close(lock)
 
     def close(self) -> None:
         """Remove this instance's folder and all in it. Idempotent."""

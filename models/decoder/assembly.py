@@ -1,16 +1,16 @@
 """Turns a checkpoint's tensors into a decoder's weights, in the form that the operator asked for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from models.decoder.config import DecoderConfig
-from models.decoder.frequencies import Rope
+from models.decoder.families.layout import Part, TensorKey
 from models.decoder.native.library import Engine
 from models.decoder.native.linear import NativeLinear, fits
-from models.decoder.tensors import EMBEDDING, HEAD, NORM, tensor_shapes
+from models.decoder.tensors import Order, component_order, row_order, tensor_shapes
 from models.decoder.weights.checkpoint import Checkpoint
 from models.decoder.weights.linear import (
     DenseLinear,
@@ -157,97 +157,62 @@ def _grouped(weight: Tensor | Int8Weight) -> bool:
     return columns % GROUP == 0
 
 
-_AS_STORED: Mapping[str, Tensor] = {}
-
-
 def build_weights(config: DecoderConfig, checkpoint: Checkpoint, factory: LinearFactory) -> DecoderWeights:
     """Raises ModelLoadError where a tensor is missing, of another shape than the config says, or no weights at all."""
     checkpoint.require(config)
-    shapes = dict(tensor_shapes(config))
+    shapes, layout = dict(tensor_shapes(config)), config.layout
 
-    def checked(name: str) -> Weight:
-        weight = checkpoint.weight(f"{config.weights_prefix}{name}")
+    def checked(key: TensorKey) -> Weight:
+        """Its rows in our order."""
+        name, weight = layout.name(key), checkpoint.weight(layout.name(key))
         shape = tuple(weight.shape if isinstance(weight, Tensor) else weight.codes.shape)
-        if shape != shapes[name]:
-            raise ModelLoadError(f"{name} is {shape}, where the model's config says {shapes[name]}")
-        require_weights(name, weight)
-        return weight
+        if shape != shapes[key]:
+            raise ModelLoadError(f"{name} is {shape}, where the model's config says {shapes[key]}")
+        require_weights(name, weight, zeros=key.part not in (Part.EMBEDDING, Part.HEAD))
+        return _ordered(weight, row_order(config, key))
 
-    def norm(name: str) -> Tensor:
-        stored = checked(f"{name}.weight")
-        return factory.vector(dense(stored).float() + config.norm_offset if config.norm_offset else stored)
+    def norm(part: Part, layer: int | None = None) -> Tensor:
+        stored = checked(TensorKey(part, layer))
+        return factory.vector(dense(stored).float() + layout.norm_offset if layout.norm_offset else stored)
 
-    def linear(prefix: str, names: Sequence[str], bias: bool, orders: Mapping[str, Tensor] = _AS_STORED) -> Linear:
-        """Those of `names` share their input. `orders`: of the outputs, by name."""
-        weights = [checked(f"{prefix}.{name}.weight") for name in names]
-        biases = [checked(f"{prefix}.{name}.bias") for name in names] if bias else []
-        weights, biases = (list(map(_ordered, each, map(orders.get, names))) for each in (weights, biases))
-        return factory.linear(weights, biases)
+    def linear(layer: int, parts: Sequence[Part], bias: bool) -> Linear:
+        """Those of `parts` share their input."""
+        weights = [checked(TensorKey(part, layer)) for part in parts]
+        return factory.linear(weights, [checked(TensorKey(part, layer, bias=True)) for part in parts if bias])
 
-    def qk_norm(attention: str, rope: Rope) -> Tensor:
+    def qk_norm(layer: int) -> Tensor:
         """[heads + kv_heads, head_dim]"""
-        order = _half_against_half(rope, config.head_dim).to(factory.device)
-        of_query, of_key = (norm(f"{attention}.{name}")[order] for name in ("q_norm", "k_norm"))
+        order = component_order(config, layer)
+        of_query, of_key = (norm(part, layer) for part in (Part.Q_NORM, Part.K_NORM))
+        if order is not None:
+            of_query, of_key = (each[torch.from_numpy(order).to(factory.device)] for each in (of_query, of_key))
         return torch.cat((of_query.expand(config.num_heads, -1), of_key.expand(config.num_kv_heads, -1)))
 
-    fused = config.fused_weights
-    of_qkv = ("qkv_proj",) if fused else ("q_proj", "k_proj", "v_proj")
-    of_gate_up = ("gate_up_proj",) if fused else ("gate_proj", "up_proj")
-
-    def layer(index: int) -> LayerWeights:
-        prefix, rope = f"model.layers.{index}", config.layers[index].rope
-        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+    def layer_weights(layer: int) -> LayerWeights:
         around = config.branch_norms
         return LayerWeights(
-            attention_norm=norm(f"{prefix}.input_layernorm"),
-            qkv=linear(attention, of_qkv, config.qkv_bias, _orders(config, rope)),
-            qk_norm=qk_norm(attention, rope) if config.qk_norm else None,
-            output=linear(attention, ("o_proj",), config.output_bias),
-            output_norm=norm(f"{prefix}.post_attention_layernorm") if around else None,
-            mlp_norm=norm(f"{prefix}.{'pre_feedforward' if around else 'post_attention'}_layernorm"),
-            gate_up=linear(mlp, of_gate_up, config.mlp_bias),
-            down=linear(mlp, ("down_proj",), config.mlp_bias),
-            down_norm=norm(f"{prefix}.post_feedforward_layernorm") if around else None,
+            attention_norm=norm(Part.ATTENTION_NORM, layer),
+            qkv=linear(layer, layout.qkv, config.qkv_bias),
+            qk_norm=qk_norm(layer) if config.qk_norm else None,
+            output=linear(layer, (Part.OUTPUT,), config.output_bias),
+            output_norm=norm(Part.OUTPUT_NORM, layer) if around else None,
+            mlp_norm=norm(Part.MLP_NORM, layer),
+            gate_up=linear(layer, layout.gate_up, config.mlp_bias),
+            down=linear(layer, (Part.DOWN,), config.mlp_bias),
+            down_norm=norm(Part.DOWN_NORM, layer) if around else None,
         )
 
-    embedding = checked(f"{EMBEDDING}.weight")
-    tied = config.tie_word_embeddings
+    embedding = checked(TensorKey(Part.EMBEDDING))
     return DecoderWeights(
         embedding=factory.embedding(embedding),
-        layers=[layer(index) for index in range(config.num_layers)],
-        norm=norm(NORM),
-        head=factory.head(embedding if tied else checked(f"{HEAD}.weight")),
+        layers=[layer_weights(layer) for layer in range(config.num_layers)],
+        norm=norm(Part.NORM),
+        head=factory.head(embedding if config.tie_word_embeddings else checked(TensorKey(Part.HEAD))),
     )
 
 
-def _half_against_half(rope: Rope, head_dim: int) -> Tensor:
-    """[head_dim]: a head's components in the order in which its first half is turned against its second.
-
-    A rope that turns the first 2n components only, i against i + n, has these split between the halves: as the order is
-    that of queries and keys alike, their products stay what they are.
-    """
-    pairs = len(rope.inv_freq)
-    middle = pairs + head_dim // 2
-    return torch.cat(
-        [torch.arange(*part) for part in ((0, pairs), (2 * pairs, middle), (pairs, 2 * pairs), (middle, head_dim))]
-    )
-
-
-def _orders(config: DecoderConfig, rope: Rope) -> Mapping[str, Tensor]:
-    """Of the rows of q and k, whose names may be these; of none where they are in their order already."""
-    if 2 * len(rope.inv_freq) in (0, config.head_dim):
-        return _AS_STORED
-    order = _half_against_half(rope, config.head_dim)
-
-    def rows(turned: int, others: int = 0) -> Tensor:
-        heads = torch.arange((turned + others) * config.head_dim).view(-1, config.head_dim)
-        return torch.cat((heads[:turned, order], heads[turned:])).flatten()
-
-    heads, kv_heads = config.num_heads, config.num_kv_heads
-    return {"q_proj": rows(heads), "k_proj": rows(kv_heads), "qkv_proj": rows(heads + kv_heads, kv_heads)}
-
-
-def _ordered(weight: Weight, order: Tensor | None) -> Weight:
+def _ordered(weight: Weight, order: Order | None) -> Weight:
     if order is None:
         return weight
-    return weight.index_select(0, order) if isinstance(weight, Tensor) else weight.rows(order)
+    rows = torch.from_numpy(order)
+    return weight.index_select(0, rows) if isinstance(weight, Tensor) else weight.rows(rows)

@@ -1,7 +1,7 @@
 """How far heads are turned by their positions, as a model's rope parameters say it. Free of torch."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,6 +131,13 @@ def _scaled(kind: str, rope: Fields, config: Fields, theta: float, dim: int, nam
 
 def stretched(frequencies: tuple[float, ...], factor: float) -> tuple[float, ...]:
     return tuple(frequency / factor for frequency in frequencies)
+
+
+def divided(rope: Rope, factors: tuple[float, ...], where: str) -> Rope:
+    """With each frequency divided by its factor. `where`: whose they are. Raises ModelLoadError."""
+    if len(factors) != len(rope.inv_freq) or not all(0 < factor < math.inf for factor in factors):
+        raise ModelLoadError(f"{where} is not {len(rope.inv_freq)} finite numbers above 0")
+    return replace(rope, inv_freq=tuple(each / factor for each, factor in zip(rope.inv_freq, factors, strict=True)))
 
 
 def _original_context(config: Fields, rope: Fields) -> int:

@@ -1,10 +1,11 @@
-"""How each layer attends, read from a model's `config.json`. Free of torch."""
+"""How each layer attends, by a model's description and its family's rules. Free of torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.decoder.frequencies import NO_ROPE, Rope, rope_from_hf
+from models.decoder.families.family import Family
+from models.decoder.frequencies import NO_ROPE, Rope, divided, rope_from_hf
 from models.errors import require
 from models.files.fields import MOST_LAYERS, Fields
 
@@ -20,60 +21,41 @@ class LayerSpec:
     scale: float | None = None  # of query · key; None: 1 / sqrt(head_dim)
 
 
-def layers_from_hf(fields: Fields, *, architecture: str, head_dim: int, named: str) -> tuple[LayerSpec, ...]:
-    """`named`: the model's class, for messages. Raises ModelLoadError naming what is not supported."""
+def layers_of(
+    fields: Fields,
+    family: Family,
+    *,
+    head_dim: int,
+    named: str,
+    rope_factors: tuple[float, ...] | None = None,
+) -> tuple[LayerSpec, ...]:
+    """`named`: the model's class, for messages. `rope_factors`: by which the frequencies of layers without a window are
+    divided. Raises ModelLoadError naming what is not supported."""
     window, query_scalar = fields.get("sliding_window"), fields.maybe_number("query_pre_attn_scalar")
     scale = None if query_scalar is None else query_scalar**-0.5
-    turned = _layers_with_rope(fields, named)
-    kinds = _layer_types(fields, architecture, turned, named)
+    turned = family.with_rope(fields, fields.integer("num_hidden_layers", most=MOST_LAYERS))
+    kinds = _layer_types(fields, family, turned, named)
     if SLIDING in kinds:
         known = isinstance(window, int) and not isinstance(window, bool) and window > 0
         require(known, named, f"layers of {SLIDING} and sliding_window={window}")
     ropes = {kind: _rope(fields, kind, head_dim, named) for kind in dict.fromkeys(kinds)}
+    if rope_factors is not None and FULL in ropes:
+        ropes[FULL] = divided(ropes[FULL], rope_factors, "rope_freqs.weight")
     return tuple(
         LayerSpec(ropes[kind] if with_rope else NO_ROPE, window if kind == SLIDING else None, scale)
         for kind, with_rope in zip(kinds, turned, strict=True)
     )
 
 
-def _layer_types(fields: Fields, architecture: str, turned: list[bool], named: str) -> Sequence[str]:
-    """Of each layer FULL or SLIDING: as the config lists them, else by the architecture's rule."""
-    count = len(turned)
+def _layer_types(fields: Fields, family: Family, turned: Sequence[bool], named: str) -> Sequence[str]:
+    """Of each layer FULL or SLIDING: as the description lists them, else by the family's rule."""
     given = fields.items("layer_types", str, "texts")
-    if given is not None:
-        require(len(given) == count, named, f"{len(given)} layer_types for {count} layers")
-        for kind in given:
-            require(kind in (FULL, SLIDING), named, f"layers of {kind}")
-        return given
-    window = fields.get("sliding_window")
-    switched_on = fields.boolean("use_sliding_window") and window is not None
-    first_sliding = fields.integer("max_window_layers", 0, least=0)
-    pattern = fields.integer("sliding_window_pattern", 1)
-
-    def slides(index: int) -> bool:
-        match architecture:
-            case "mistral" | "phi3":
-                return window is not None
-            case "qwen2" | "qwen3":
-                return switched_on and index >= first_sliding
-            case "smollm3":
-                return switched_on and not turned[index]
-            case "gemma3":
-                return bool((index + 1) % pattern)
-        return False
-
-    return [SLIDING if slides(index) else FULL for index in range(count)]
-
-
-def _layers_with_rope(fields: Fields, named: str) -> list[bool]:
-    """SmolLM3 leaves out the rope of some layers (NoPE, https://arxiv.org/abs/2305.19466)."""
-    count = fields.integer("num_hidden_layers", most=MOST_LAYERS)
-    interval = fields.maybe_integer("no_rope_layer_interval")
-    given = fields.items("no_rope_layers", int, "integers")  # 1: with, whatever the name says
-    if given is not None:
-        require(len(given) >= count, named, f"{len(given)} no_rope_layers for {count} layers")
-        return [bool(each) for each in given[:count]]
-    return [interval is None or (index + 1) % interval != 0 for index in range(count)]
+    if given is None:
+        return [SLIDING if slides else FULL for slides in family.slides(fields, turned)]
+    require(len(given) == len(turned), named, f"{len(given)} layer_types for {len(turned)} layers")
+    for kind in given:
+        require(kind in (FULL, SLIDING), named, f"layers of {kind}")
+    return given
 
 
 def _rope(fields: Fields, kind: str, head_dim: int, named: str) -> Rope:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.decoder.batch import CausalDecoder
-from models.decoder.gguf_names import describe_gguf
+from models.decoder.gguf_config import describe_gguf
 from models.decoder.native.gguf import load_native
 from models.decoder.native.library import Engine
 from models.device import available_cpus, cuda_driver_devices

@@ -42,7 +42,7 @@ class TorchLoader:
     def gguf(self, file: GGUFFile, config: DecoderConfig) -> Decoder:
         """Raises ModelLoadError."""
         with torch.inference_mode():
-            return self._decoder(config, GGUFCheckpoint(file, config, self._factory.forms))
+            return self._decoder(config, GGUFCheckpoint(file, self._factory.forms))
 
     def folder(self, path: Path, raw: Mapping[str, Any]) -> Decoder:
         """`raw`: its `config.json`. Raises ModelLoadError."""

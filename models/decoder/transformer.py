@@ -244,7 +244,7 @@ class Decoder:
         if layer.qk_norm is not None:
             heads = tile.projected_heads
             heads.copy_(torch.rms_norm(heads, heads.shape[-1:], None, eps).mul_(layer.qk_norm))
-        tile.turn(layer.rope)
+        tile.rotate(layer.rope)
 
     def _normed(self, branch: Tensor, weight: Tensor | None) -> Tensor:
         """What a branch gives, [rows, hidden], before it is added to the residual."""

@@ -63,7 +63,7 @@ class Embedder:
 
 
 def pooled(states: Vectors, mask: Ids, config: EmbedderConfig) -> Vectors:
-    """[rows, length, hidden] -> [rows, hidden], as `embedding_graphs.pooled` does inside our own graphs."""
+    """[rows, length, hidden] -> [rows, hidden], as `torch_modules.pooled` does inside our own graphs."""
     weights = mask[:, :, None].astype(np.float32)
     count = np.maximum(weights.sum(1), 1e-9)
     found: Vectors

@@ -14,10 +14,10 @@ from torch.export import Dim
 
 from models.embedder import reference_vectors
 from models.embedder.embedder_config import EmbedderConfig, read_embedder
-from models.embedder.embedding_graphs import build
 from models.embedder.onnx import OnnxSession, SessionOptions
 from models.embedder.onnx_export import ExportOptions
 from models.embedder.reference_vectors import ReferenceBatch
+from models.embedder.torch_modules import build
 from models.errors import ModelLoadError
 
 OUTPUT = "vectors"
@@ -29,7 +29,7 @@ ACCURACY_LEVEL = 4  # int8 products, activations quantised for each block of a r
 TOLERANCES = {"float32": (1e-4, 0.99999), "float16": (2e-2, 0.999), "int8": (5e-2, 0.995), "int8_dynamic": (0.2, 0.95)}
 
 
-def build_graphs(path: Path, options: ExportOptions, folder: Path, threads: int) -> None:
+def build_export(path: Path, options: ExportOptions, folder: Path, threads: int) -> None:
     """Write `text.onnx` and, for two towers, `image.onnx` into `folder`; of a text encoder, vectors to compare with.
 
     Raises ModelLoadError.
@@ -37,11 +37,11 @@ def build_graphs(path: Path, options: ExportOptions, folder: Path, threads: int)
     torch.set_num_threads(threads)
     config = read_embedder(path)
     dtype = torch.float16 if options.dtype == "float16" else torch.float32
-    graphs = build(path, config, dtype=dtype)
-    references = graphs if dtype is torch.float32 else build(path, config, dtype=torch.float32)
-    for name, graph in graphs.items():
+    modules = build(path, config, dtype=dtype)
+    references = modules if dtype is torch.float32 else build(path, config, dtype=torch.float32)
+    for name, module in modules.items():
         file = folder / f"{name}.onnx"
-        export(graph, traced_inputs(config, name), file)
+        export(module, traced_inputs(config, name), file)
         if options.quantization != "none":
             quantise(file, options.quantization)
         verify(references[name], config, name, file, options)
@@ -49,7 +49,7 @@ def build_graphs(path: Path, options: ExportOptions, folder: Path, threads: int)
         reference_vectors.save(folder, reference_batches(references["text"], config))
 
 
-def export(graph: nn.Module, inputs: Mapping[str, Tensor], file: Path) -> None:
+def export(module: nn.Module, inputs: Mapping[str, Tensor], file: Path) -> None:
     """Trace with dynamic rows and, for text, dynamic length."""
     rows, length = Dim("rows", max=1 << 20), Dim("length", max=1 << 20)
     axes = {name: {0: rows, 1: length} if tensor.dim() == 2 else {0: rows} for name, tensor in inputs.items()}
@@ -57,7 +57,7 @@ def export(graph: nn.Module, inputs: Mapping[str, Tensor], file: Path) -> None:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            graph,
+            module,
             kwargs=dict(inputs),
             dynamo=True,
             dynamic_shapes=axes,

@@ -18,9 +18,9 @@ def main() -> None:
     path, options = Path(argument["path"]), ExportOptions(**argument["options"])
 
     def build(folder: Path) -> None:
-        from models.embedder.onnx_build import build_graphs  # seconds: not for one that waits for another's export
+        from models.embedder.onnx_build import build_export  # seconds: not for one that waits for another's export
 
-        build_graphs(path, options, folder, argument["threads"])
+        build_export(path, options, folder, argument["threads"])
 
     try:
         read_embedder(path)

@@ -6,7 +6,7 @@ that nobody behind has to look again.
 
 import math
 from collections.abc import Mapping, Sequence
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, TypeVar
 
 from models.errors import ModelLoadError
@@ -28,18 +28,27 @@ _SHOWN = 60  # characters of a value in a message
 class Fields:
     """Values by key. All methods raise ModelLoadError with the key's name; a value of None is as good as none."""
 
-    def __init__(self, values: Mapping[str, Any], where: str, prefix: str = "") -> None:
-        """`where`: whose they are, for messages; `prefix`: of the keys that are asked for."""
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        where: str,
+        prefix: str = "",
+        *,
+        names: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`where`: whose they are, for messages; `prefix`: of the keys that are asked for; `names`: of those that have
+        another name behind it."""
         self.where = where
         self._values = values
         self._prefix = prefix
+        self._names = names
 
     def within(self, values: Mapping[str, Any]) -> "Fields":
-        """A part of the description that has its own values."""
-        return Fields(values, self.where)
+        """A part of the description that has its own values, by the same names."""
+        return Fields(values, self.where, self._prefix, names=self._names)
 
     def name(self, key: str) -> str:
-        return f"{self._prefix}{key}"
+        return f"{self._prefix}{self._names.get(key, key)}"
 
     def get(self, key: str) -> Any:
         """Whatever it is."""

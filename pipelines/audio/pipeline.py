@@ -15,9 +15,9 @@ from pipelines.audio.coverage import Patch, continuation, missing, needs_alignme
 from pipelines.audio.fallback import Verdict, judge
 from pipelines.audio.features import MAX_FRAMES, SAMPLE_RATE, LogMel
 from pipelines.audio.files.file import FileJob, Prepared
-from pipelines.audio.intake import AudioWork, Input, Intake, Opening, Rejected
-from pipelines.audio.live.hearing import Heard
+from pipelines.audio.live.chunks import AudioChunk
 from pipelines.audio.live.streaming import LiveStream, StreamOptions
+from pipelines.audio.prepare import AudioWork, Input, Opening, Preparer, Rejected
 from pipelines.audio.vad import Silero
 from pipelines.audio.windows import Lane, Owner, Stage, Window, WindowQueue
 from pipelines.base import ModelError, StepFailed, StepResult, Ticket, non_finite
@@ -44,7 +44,7 @@ class AudioPipeline:
         self._options = options
         self._mel = LogMel(model.n_mels)
         self._silero = Silero()
-        self._intake = Intake(model, options, self._silero)
+        self._preparer = Preparer(model, options, self._silero)
         self._queue = WindowQueue()
         self._files: dict[str, FileJob] = {}
         self._streams: dict[str, LiveStream] = {}
@@ -67,7 +67,7 @@ class AudioPipeline:
         except ModelLoadError as error:
             raise ModelError(str(error)) from error
         pipeline = cls(model, options)
-        pipeline._intake.media.warm()
+        pipeline._preparer.media.warm()
         pipeline.warm_up()
         ready = Ready(
             slots=options.max_batch + PREFETCH,
@@ -87,13 +87,13 @@ class AudioPipeline:
     # --- pool threads -------------------------------------------------------------------------------------------------
 
     def prepare(self, ticket: Ticket, request: Request) -> list[AudioWork]:
-        return self._intake.prepare(ticket, request, self._streams)
+        return self._preparer.prepare(ticket, request, self._streams)
 
     def brief(self, request: Request) -> bool:
         return False
 
     def feed(self, ticket: Ticket, data: bytes) -> list[AudioWork]:
-        return self._intake.feed(ticket, data)
+        return self._preparer.feed(ticket, data)
 
     # --- engine thread ------------------------------------------------------------------------------------------------
 
@@ -115,13 +115,13 @@ class AudioPipeline:
                 case Input(ticket=ticket, item=item):
                     stream = self._streams.get(ticket.id)
                     if stream is not None:
-                        self._hear(stream, item)
+                        self._apply(stream, item)
 
-    def _hear(self, stream: LiveStream, item: Heard | Commit | Clear | Opening | Rejected | End) -> None:
+    def _apply(self, stream: LiveStream, item: AudioChunk | Commit | Clear | Opening | Rejected | End) -> None:
         match item:
-            case Heard():
+            case AudioChunk():
                 self._counters["audio_seconds"] += len(item.samples) / SAMPLE_RATE
-                stream.hear(item)
+                stream.append(item)
             case Commit(event_id=event_id):
                 stream.commit(event_id)
             case Clear():
@@ -137,7 +137,7 @@ class AudioPipeline:
     def abort(self, request_id: str) -> None:
         self._files.pop(request_id, None)
         self._streams.pop(request_id, None)
-        self._intake.forget(request_id)
+        self._preparer.forget(request_id)
         self._queue.forget(request_id)
 
     @property

@@ -34,8 +34,8 @@ class Silero:
     def probabilities(self, audio: Samples) -> Floats:
         """[samples] -> [frames], the last frame filled up with silence."""
         detector = Detector(self)
-        whole = detector.hear(audio)
-        return np.concatenate([whole, detector.hear(np.zeros(FRAME, np.int16))[:1]]) if len(audio) % FRAME else whole
+        whole = detector.process(audio)
+        return np.concatenate([whole, detector.process(np.zeros(FRAME, np.int16))[:1]]) if len(audio) % FRAME else whole
 
 
 class Detector:
@@ -48,7 +48,7 @@ class Detector:
         self._context = np.zeros(CONTEXT, np.float32)
         self._rest = np.zeros(0, np.int16)
 
-    def hear(self, audio: Samples) -> Floats:
+    def process(self, audio: Samples) -> Floats:
         """Speech probabilities of the frames that `audio` completes."""
         audio = np.concatenate([self._rest, audio])
         frames = len(audio) // FRAME
@@ -60,9 +60,9 @@ class Detector:
         return np.concatenate(found) if found else np.zeros(0, np.float32)
 
     def _run(self, audio: Samples) -> Floats:
-        heard = np.concatenate([self._context, audio.astype(np.float32) / np.float32(32768)])
-        self._context = heard[-CONTEXT:]
-        frames = np.lib.stride_tricks.sliding_window_view(heard, CONTEXT + FRAME)[::FRAME]
+        padded = np.concatenate([self._context, audio.astype(np.float32) / np.float32(32768)])
+        self._context = padded[-CONTEXT:]
+        frames = np.lib.stride_tricks.sliding_window_view(padded, CONTEXT + FRAME)[::FRAME]
         outputs = self._session.run(None, {"input": np.ascontiguousarray(frames), "h": self._h, "c": self._c})
         probabilities: Floats = np.asarray(outputs[0], np.float32)
         self._h, self._c = np.asarray(outputs[1]), np.asarray(outputs[2])

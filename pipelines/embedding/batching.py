@@ -24,7 +24,7 @@ WEIGHTS = {"interactive": 1.0, "batch": 4.0}
 SMALL, LARGE = False, True
 
 # Seconds after a small request during which large ones run in short steps: the next one is likely.
-COMPANY_S = 2.0
+SMALL_WINDOW_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +122,14 @@ class BatchQueue:
         self.tokens_waiting = 0
         self._requests: dict[str, Request] = {}
         # By class: a heap by service; a request may be in it with an older service.
-        self._turns: dict[bool, list[tuple[float, int, Request]]] = {False: [], True: []}
-        self._turn = 0
+        self._by_service: dict[bool, list[tuple[float, int, Request]]] = {False: [], True: []}
+        self._pushes = 0
         # Where a newcomer begins. It moves on with every step, even while the least served gets none of them: else a
         # stream of newcomers would always be ahead of the rest.
         self._clock = 0.0
         self._lengths = {(tower, large): _Lengths() for tower in ("text", "image") for large in (SMALL, LARGE)}
         self._large = 0  # requests that are large and wait
-        self._company = float("-inf")  # when a small request was last here
+        self._last_small = float("-inf")  # when a small request was last here
 
     def __bool__(self) -> bool:
         return self.inputs_waiting > 0
@@ -150,7 +150,7 @@ class BatchQueue:
         if request.large:
             self._large += 1
         else:
-            self._company = now
+            self._last_small = now
         self._push(request)
 
     def remove(self, request_id: str) -> None:
@@ -164,12 +164,12 @@ class BatchQueue:
         if request.large and request.waiting:
             self._large -= 1
         if not self._requests:
-            for turns in self._turns.values():
-                turns.clear()
+            for heap in self._by_service.values():
+                heap.clear()
 
-    def company(self, now: float) -> bool:
+    def expects_small(self, now: float) -> bool:
         """Whether small requests come and go."""
-        return now < self._company + COMPANY_S
+        return now < self._last_small + SMALL_WINDOW_S
 
     def take(self, now: float, only: str | None = None, classes: Collection[bool] = (SMALL, LARGE)) -> list[Input]:
         """The next batch; empty where nothing waits that is of the `classes`. With `only`, of one request alone.
@@ -183,7 +183,7 @@ class BatchQueue:
         lead = self._lead(classes)
         if lead is None:
             return []
-        if not (self._large > 0 and self.company(now)):
+        if not (self._large > 0 and self.expects_small(now)):
             return self._taken(self._around(lead, self.budget.full, classes), now)
         budget = self.budget.shared if lead.owner.large else self.budget.full
         return self._taken(self._around(lead, budget, (lead.owner.large,)), now)
@@ -209,24 +209,24 @@ class BatchQueue:
         lead = self._lead()
         return None if lead is None else lead.ticket.received
 
-    # --- the turn -----------------------------------------------------------------------------------------------------
+    # --- the order ----------------------------------------------------------------------------------------------------
 
     def _push(self, request: Request) -> None:
-        self._turn += 1
-        heappush(self._turns[request.large], (request.service, self._turn, request))
+        self._pushes += 1
+        heappush(self._by_service[request.large], (request.service, self._pushes, request))
 
     def _lead(self, classes: Collection[bool] = (SMALL, LARGE)) -> Input | None:
         """Of the least served request; of a small one where it is equal."""
-        heads = (head for large in classes if (head := self._head(self._turns[large])) is not None)
+        heads = (head for large in classes if (head := self._head(self._by_service[large])) is not None)
         return min(heads, key=lambda head: (head.owner.service, head.owner.large), default=None)
 
-    def _head(self, turns: list[tuple[float, int, Request]]) -> Input | None:
-        while turns:
-            service, _, request = turns[0]
+    def _head(self, heap: list[tuple[float, int, Request]]) -> Input | None:
+        while heap:
+            service, _, request = heap[0]
             head = None if request.gone else request.head()
             if head is not None and service >= request.service:
                 return head
-            heappop(turns)
+            heappop(heap)
             if head is not None:
                 self._push(request)  # it was served since, in the batches of others
         return None
@@ -277,7 +277,7 @@ class BatchQueue:
             if request.waiting == 0:
                 self._large -= request.large
             if not request.large:
-                self._company = now
+                self._last_small = now
         self.inputs_waiting -= len(batch)
         self.tokens_waiting -= served
         self._clock += served / max(1, len(self._requests))

@@ -7,18 +7,18 @@ from models.embedder.embedder import Embedder, EmbedderOptions, load_embedder, p
 from models.embedder.onnx_export import Quantization
 from models.errors import ModelLoadError
 from models.files.source import resolve
-from pipelines.embedding.tokenize import Tokenizer
+from pipelines.embedding.input_tokens import InputTokenizer
 from pipelines.messages.frames import ModelSpec
 
 GPU_MEMORY = 8 * 2**30  # bytes that the arena of one encoder may grow to
 
 
-def load(spec: ModelSpec) -> tuple[Embedder, Tokenizer]:
+def load(spec: ModelSpec) -> tuple[Embedder, InputTokenizer]:
     """Raises ModelLoadError."""
     path = resolve(spec.source)
     embedder = load_embedder(path, embedder_options(spec))
     ready = ready_made(path)
-    return embedder, Tokenizer(path if ready is None else ready[1], embedder.config)
+    return embedder, InputTokenizer(path if ready is None else ready[1], embedder.config)
 
 
 def prepare(spec: ModelSpec) -> bool:

@@ -14,11 +14,11 @@ from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
 from pipelines.embedding import loading
 from pipelines.embedding.batching import BatchQueue, Input
+from pipelines.embedding.input_tokens import InputTokenizer, Tokens
 from pipelines.embedding.job import Job
-from pipelines.embedding.pace import Pace, warm_up
 from pipelines.embedding.prepare import Preparer
 from pipelines.embedding.runs import Run, Runs
-from pipelines.embedding.tokenize import Tokenizer, Tokens
+from pipelines.embedding.step_budget import StepBudget, warm_up
 from pipelines.messages.embedding import EmbeddingRequest
 from pipelines.messages.frames import Event, ModelSpec, Ready, Request, Stats, StepReport
 from pipelines.messages.text import StringPrompt
@@ -31,7 +31,7 @@ BRIEF = 500  # characters of a text: preparing more takes longer than waking a t
 
 LISTEN_S = 0.001  # how often a step that another one could run beside looks for that one
 
-POLL_S = 0.0005  # how often a step that waits for company looks for it
+POLL_S = 0.0005  # how often a step that waits for more requests looks for them
 
 
 @dataclass(slots=True)
@@ -45,12 +45,14 @@ class Totals:
 
 
 class EmbeddingPipeline:
-    def __init__(self, embedder: Embedder, tokenizer: Tokenizer, pace: Pace, max_wait: float = 0.0) -> None:
+    def __init__(
+        self, embedder: Embedder, tokenizer: InputTokenizer, step_budget: StepBudget, max_wait: float = 0.0
+    ) -> None:
         self._embedder = embedder
         self._preparer = Preparer(tokenizer, embedder.config, embedder.multiple)
         self._max_wait = max_wait  # seconds
-        self._pace = pace
-        self._queue = BatchQueue(pace.budget)
+        self._step_budget = step_budget
+        self._queue = BatchQueue(step_budget.budget)
         self._runs = Runs(self._run, embedder.streams, embedder.concurrency)
         self._listens = embedder.concurrency > 1  # while a step runs: another one may begin beside it
         self._jobs: dict[str, Job] = {}
@@ -62,13 +64,13 @@ class EmbeddingPipeline:
             embedder, tokenizer = loading.load(spec)
         except ModelLoadError as error:
             raise ModelError(str(error)) from error
-        pace = warm_up(embedder, spec.embedding.max_batch_tokens)
+        step_budget = warm_up(embedder, spec.embedding.max_batch_tokens)
         details = {
             **embedder.details,
             "dimensions": str(embedder.config.dimensions),
-            "max_batch_tokens": str(pace.budget.full),
+            "max_batch_tokens": str(step_budget.budget.full),
         }
-        pipeline = cls(embedder, tokenizer, pace, spec.embedding.max_wait_ms / 1e3)
+        pipeline = cls(embedder, tokenizer, step_budget, spec.embedding.max_wait_ms / 1e3)
         return pipeline, Ready(slots=SLOTS, context_length=embedder.config.max_tokens, details=details)
 
     # --- pool threads -------------------------------------------------------------------------------------------------
@@ -108,7 +110,7 @@ class EmbeddingPipeline:
         if only is not None:
             batch = self._queue.take(monotonic(), only)
             return self._result(self._runs.run(batch)) if batch else StepResult()
-        while not self._waits_for_company() and (batch := self._next()):
+        while not self._waits_for_more() and (batch := self._next()):
             self._runs.start(batch, alone=not self._queue)
         if not self._runs:
             time.sleep(POLL_S)
@@ -130,10 +132,10 @@ class EmbeddingPipeline:
 
     def _next(self) -> list[Input]:
         now = monotonic()
-        room = self._runs.room(company=self._queue.company(now))
+        room = self._runs.room(expects_small=self._queue.expects_small(now))
         return self._queue.take(now, classes=room) if room else []
 
-    def _waits_for_company(self) -> bool:
+    def _waits_for_more(self) -> bool:
         """Whether a step that would not be full should wait for more inputs."""
         if self._max_wait == 0 or self._queue.tokens_waiting >= self._queue.budget.full:
             return False
@@ -158,8 +160,8 @@ class EmbeddingPipeline:
         self._totals.tokens += tokens
         self._totals.padded += padded
         seconds = run.ended - run.began
-        self._pace.observe(padded, seconds)
-        self._queue.budget = self._pace.budget
+        self._step_budget.observe(padded, seconds)
+        self._queue.budget = self._step_budget.budget
         return StepResult(self._sorted(run, outcome), StepReport("encode", len(batch), tokens, seconds))
 
     def _sorted(self, run: Run, rows: Rows) -> list[Event]:

@@ -8,9 +8,9 @@ from models.embedder.embedder_config import EmbedderConfig
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.embedding.batching import Input
 from pipelines.embedding.images import load_pixels
+from pipelines.embedding.input_tokens import UNCUT, InputTokenizer, Limit, Tokens, cutting
 from pipelines.embedding.job import Job
 from pipelines.embedding.prompts import UnknownKind, prompt_of, search_prompts
-from pipelines.embedding.tokenize import UNCUT, Limit, Tokenizer, Tokens, cutting
 from pipelines.media.decoder import MediaDecoder
 from pipelines.messages.embedding import EmbeddingInput, EmbeddingRequest, ImageBytes, RerankRequest, Truncate
 from pipelines.messages.frames import Request
@@ -20,7 +20,7 @@ from pipelines.messages.text import StringPrompt, TokenPrompt
 class Preparer:
     """Shared by the threads of the pool."""
 
-    def __init__(self, tokenizer: Tokenizer, config: EmbedderConfig, multiple: int) -> None:
+    def __init__(self, tokenizer: InputTokenizer, config: EmbedderConfig, multiple: int) -> None:
         """`multiple`: of what the length of a text is rounded up to."""
         self._tokenizer = tokenizer
         self._config = config

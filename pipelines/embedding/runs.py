@@ -35,12 +35,12 @@ class Runs:
     def __bool__(self) -> bool:
         return bool(self._running)
 
-    def room(self, *, company: bool) -> list[bool]:
-        """The classes that another batch may be of. In `company`, large ones leave a place for small ones."""
+    def room(self, *, expects_small: bool) -> list[bool]:
+        """The classes that another batch may be of. With `expects_small`, large ones leave a place for small ones."""
         if len(self._running) == self._concurrency:
             return []
         large = sum(_large(batch) for batch in self._running.values())
-        places = max(1, min(self._streams, self._concurrency - company))
+        places = max(1, min(self._streams, self._concurrency - expects_small))
         fits = {SMALL: len(self._running) - large < self._streams, LARGE: large < places}
         return [each for each in fits if fits[each]]
 

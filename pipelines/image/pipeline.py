@@ -19,11 +19,11 @@ from models.errors import ModelLoadError
 from models.files.source import resolve
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket, non_finite
 from pipelines.image import denoise
+from pipelines.image.batching import DenoiseQueue
 from pipelines.image.files import File, FileWriter, to_bytes
 from pipelines.image.job import ImageJob, Order
 from pipelines.image.prepare import Preparer
 from pipelines.image.rows import RowCap, measure
-from pipelines.image.turns import Turns
 from pipelines.messages.frames import Event, Failed, ModelSpec, Ready, Request, Stats, StepReport
 from pipelines.messages.image import Denoised, ImageOptions, Picture, Preview
 
@@ -52,12 +52,12 @@ class ImagePipeline:
         self._preparer = Preparer(family, options)
         self._orders: dict[str, Order] = {}  # all that are open
         self._waiting: list[Order] = []  # for their texts to be encoded
-        self._turns = Turns()
+        self._queue = DenoiseQueue()
         self._latent: deque[ImageJob] = deque()  # denoised, not decoded
         self._files = FileWriter()
         self._totals = Totals()
         self._stages: tuple[Stage, ...] = (self._encode, self._denoise, self._decode)
-        self._next = 0  # the stage whose turn it is
+        self._next = 0  # the stage that is tried first
 
     @classmethod
     def load(cls, spec: ModelSpec) -> "tuple[ImagePipeline, Ready]":
@@ -101,13 +101,13 @@ class ImagePipeline:
 
     @property
     def busy(self) -> bool:
-        return bool(self._waiting or len(self._turns) or self._latent or len(self._files))
+        return bool(self._waiting or len(self._queue) or self._latent or len(self._files))
 
     @torch.inference_mode()
     def step(self, only: str | None = None) -> StepResult:
         result = StepResult()
-        for turn in range(len(self._stages)):
-            stage = (self._next + turn) % len(self._stages)
+        for offset in range(len(self._stages)):
+            stage = (self._next + offset) % len(self._stages)
             done = self._stages[stage](only)
             if done is not None:
                 self._next = (stage + 1) % len(self._stages)
@@ -118,7 +118,7 @@ class ImagePipeline:
         return StepResult([*result.events, *self._delivered()], result.report)
 
     def stats(self) -> Stats:
-        running = len(self._turns) + len(self._latent)
+        running = len(self._queue) + len(self._latent)
         gauges: dict[str, float] = {"image_batch_rows": self._cap.rows}
         if self._family.checkpoint.device.type == "cuda":
             gauges["device_bytes"] = torch.cuda.memory_reserved(self._family.checkpoint.device)
@@ -158,7 +158,7 @@ class ImagePipeline:
                 order.unconditional = order.conditional.zeros() if order.negative is None else next(encoded)
             for job in order.jobs:
                 denoise.begin(self._family, job, source)
-                self._turns.add(job)
+                self._queue.add(job)
         tokens = sum(order.prompt_tokens for order in orders)
         return StepResult(report=StepReport("encode", len(texts), tokens, monotonic() - began))
 
@@ -176,7 +176,7 @@ class ImagePipeline:
         return taken
 
     def _denoise(self, only: str | None) -> StepResult | None:
-        batch = self._turns.take(self._max_rows, only)
+        batch = self._queue.take(self._max_rows, only)
         if not batch:
             return None
         began = monotonic()
@@ -184,7 +184,7 @@ class ImagePipeline:
             outputs = denoise.predict(self._family, batch)
         except Exception as error:
             raise StepFailed(dict.fromkeys(job.order.id for job in batch), error) from error
-        self._turns.served(batch)
+        self._queue.served(batch)
         events: list[Event] = []
         stepped: list[ImageJob] = []
         for job, output in zip(batch, outputs, strict=True):
@@ -217,7 +217,7 @@ class ImagePipeline:
             for number in due:
                 self._files.put(job, to_bytes(looked)[0], number)
         if job.finished:
-            self._turns.remove(job)
+            self._queue.remove(job)
             self._latent.append(job)
         return [Denoised(order.id, job.index, job.at, job.noise.steps)] if order.output.progress else []
 
@@ -291,7 +291,7 @@ class ImagePipeline:
         order.jobs = []  # they hold it, too: what an image had in memory goes now, not when cycles are collected
         if order in self._waiting:
             self._waiting.remove(order)
-        self._turns.drop(request_id)
+        self._queue.drop(request_id)
         self._latent = deque(job for job in self._latent if job.order is not order)
         return order
 

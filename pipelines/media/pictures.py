@@ -17,7 +17,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 50_000_000  # 150 MB of RGB
 
 # What EXIF's orientation asks for (TIFF 6.0, tag 274); 1, and what is no orientation, for nothing.
-TURNS = {
+ORIENTATIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -50,7 +50,7 @@ def decode_picture(job: PictureJob) -> Picture:
             with Image.open(source, formats=FORMATS) as image:  # reads no more than the header
                 _check_size(*image.size, job.fit, param)
                 image.load()
-                turn = _turn(image)
+                orientation = _orientation(image)
                 rgb, alpha = to_rgb(image)
     except UnidentifiedImageError:
         raise InvalidRequest(f"{param!r} is no picture that is read here ({', '.join(FORMATS)})", param) from None
@@ -61,8 +61,8 @@ def decode_picture(job: PictureJob) -> Picture:
         if job.path is not None:
             reason = reason.replace(job.path, "the file")  # where it lies is nobody's business
         raise InvalidRequest(f"{param!r} can't be decoded: {reason}", param) from None
-    if turn is not None:
-        rgb, alpha = rgb.transpose(turn), alpha and alpha.transpose(turn)
+    if orientation is not None:
+        rgb, alpha = rgb.transpose(orientation), alpha and alpha.transpose(orientation)
     if job.background is not None and alpha is not None:
         rgb = Image.composite(rgb, Image.new("RGB", rgb.size, job.background), alpha)
     full = rgb.size
@@ -81,9 +81,9 @@ def _check_size(width: int, height: int, fit: Fit | None, param: str) -> None:
         raise InvalidRequest(f"{param!r} is {width} × {height}, which is too long and thin", param)
 
 
-def _turn(image: Image.Image) -> Image.Transpose | None:
+def _orientation(image: Image.Image) -> Image.Transpose | None:
     try:
-        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        return ORIENTATIONS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # noqa: BLE001  a camera's remarks can be broken in any way, and the picture be fine
         return None
 

@@ -49,7 +49,7 @@ class TranscriptionRequest(Struct, frozen=True, kw_only=True, omit_defaults=True
     vad_silence_ms: SilenceMs = 500
 
 
-class Turns(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TurnDetection(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Server-side detection of where someone's turn to speak begins and ends."""
 
     threshold: SpeechThreshold = 0.5
@@ -64,7 +64,7 @@ class StreamRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     rate: Rate = 24_000
     language: str | None = None
     prompt: str = ""
-    turns: Turns | None = Turns()  # None: the client commits by itself
+    turn_detection: TurnDetection | None = TurnDetection()  # None: the client commits by itself
     words: bool = False  # finals carry word times
 
 
@@ -213,7 +213,7 @@ class Refusal(Struct, frozen=True, tag="refusal"):
     param: str | None = None  # of a `Configure`: the field of StreamRequest
 
 
-class Heard(Struct, frozen=True, tag="heard"):
+class Acknowledged(Struct, frozen=True, tag="acknowledged"):
     """Flow control: so much audio has been taken in since the stream's start. Clients are not told."""
 
     id: str
@@ -232,5 +232,5 @@ AudioEvent = (
     | Final
     | ItemFailed
     | Refusal
-    | Heard
+    | Acknowledged
 )

@@ -75,20 +75,20 @@ Command = Prepared[W] | Refused | Abort | Drain
 
 
 class Inbox(Generic[W]):
-    """Many writers, one reader: the engine thread. What is put while that one waits rings the bell that it listens to,
+    """Many writers, one reader: the engine thread. What is put while that one waits wakes it, by a pipe that it polls
     beside its socket."""
 
     def __init__(self) -> None:
         self._commands: deque[Command[W]] = deque()
         self._awaited = False
-        self._bell, self._rope = os.pipe()
-        os.set_blocking(self._bell, False)
-        os.set_blocking(self._rope, False)
+        self._wakeup_read, self._wakeup_write = os.pipe()
+        os.set_blocking(self._wakeup_read, False)
+        os.set_blocking(self._wakeup_write, False)
 
     def put(self, command: Command[W]) -> None:
         self._commands.append(command)
         if self._awaited:
-            self.ring()
+            self.wake()
 
     def take(self) -> list[Command[W]]:
         """All that is there."""
@@ -98,21 +98,21 @@ class Inbox(Generic[W]):
         return commands
 
     def wait(self) -> bool:
-        """From here until `waited`, puts ring. Whether there is nothing yet."""
-        self._awaited = True  # before one looks: a put that is not seen then, rings
+        """From here until `waited`, each put wakes the reader. Whether there is nothing yet."""
+        self._awaited = True  # before one looks: a put that is not seen then wakes
         return not self._commands
 
     def waited(self) -> None:
         self._awaited = False
 
     def fileno(self) -> int:
-        """The bell's."""
-        return self._bell
+        """What to poll beside the socket: readable once it was woken."""
+        return self._wakeup_read
 
-    def ring(self) -> None:
-        with suppress(BlockingIOError):  # it rings already, and nobody has come
-            os.write(self._rope, b"\0")
+    def wake(self) -> None:
+        with suppress(BlockingIOError):  # it is full: the reader has long been woken
+            os.write(self._wakeup_write, b"\0")
 
-    def hush(self) -> None:
+    def clear_wakeup(self) -> None:
         with suppress(BlockingIOError):
-            os.read(self._bell, 4096)
+            os.read(self._wakeup_read, 4096)

@@ -1,4 +1,4 @@
-"""Hears what the gateway sends, and hands it on."""
+"""Receives what the gateway sends, and hands it on."""
 
 import logging
 import os
@@ -52,7 +52,7 @@ class StepClock:
 class Reader(Generic[W]):
     """The engine thread itself listens, between its steps and while it has none: a request that finds it idle passes
     through no other thread. While work takes it longer than LONG, and while it loads the model, a thread of the
-    reader's own stands in for it. So pings are always answered, and back-pressure reaches nobody.
+    reader's own listens instead. So pings are always answered, and back-pressure reaches nobody.
 
     Ends the process when the gateway's end closes, in the middle of a step too: nobody is left to answer to.
     """
@@ -72,33 +72,33 @@ class Reader(Generic[W]):
         self._clock = clock
         self._draining = False
         self._loaded = False
-        self._turn = threading.Lock()  # held by the thread that listens
+        self._listening = threading.Lock()  # held by the thread that listens
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
         self._poll.register(inbox, select.POLLIN)
 
     def start(self) -> None:
-        threading.Thread(target=self._stand_in, name="reader", daemon=True).start()
+        threading.Thread(target=self._listen_meanwhile, name="reader", daemon=True).start()
 
     def listen(self, timeout: float | None) -> None:
         """For the engine thread: handle what has come. Where nothing has, and the inbox is empty, wait for one or the
         other: up to `timeout` seconds, 0: not at all, None: for ever."""
         self._loaded = True
-        if not self._turn.acquire(blocking=False):
+        if not self._listening.acquire(blocking=False):
             if timeout == 0:
                 return  # the other thread is at it
-            self._inbox.ring()  # it lets go
-            self._turn.acquire()
+            self._inbox.wake()  # it lets go
+            self._listening.acquire()
         try:
             self._listen(timeout if self._inbox.wait() else 0)
         finally:
             self._inbox.waited()
-            self._turn.release()
+            self._listening.release()
 
-    def _stand_in(self) -> None:
+    def _listen_meanwhile(self) -> None:
         while True:
             if self._wanted:
-                with self._turn:
+                with self._listening:
                     while self._wanted:
                         self._listen(None)
             self._clock.wait()
@@ -114,7 +114,7 @@ class Reader(Generic[W]):
             ready = self._poll.poll(None if timeout is None else ceil(timeout * 1e3))
             for descriptor, _ in ready:
                 if descriptor == self._inbox.fileno():
-                    self._inbox.hush()
+                    self._inbox.clear_wakeup()
                 else:
                     for message in self._channel.receive():
                         self.handle(message)

@@ -26,7 +26,7 @@ from pipelines.text.drafts.ngram import NgramProposer
 from pipelines.text.plan import Plan
 from pipelines.text.postprocess import Postprocessor
 from pipelines.text.prompt.chat_template import ChatTemplate
-from pipelines.text.prompt.preparation import Preparer
+from pipelines.text.prompt.prepare import Preparer
 from pipelines.text.prompt.vocabulary import Vocabulary
 from pipelines.text.results import Failure, Result, read_logits
 from pipelines.text.runner import Runner, try_largest

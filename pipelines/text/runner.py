@@ -18,7 +18,7 @@ from pipelines.text.scheduler import LOGPROB_ROWS
 from pipelines.text.step_cost import StepCost
 
 if TYPE_CHECKING:
-    from models.decoder.graphs import DecodeGraphs, Recorder
+    from models.decoder.cuda_graphs import DecodeGraphs, Recorder
     from models.decoder.transformer import Decoder
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ TRIALS = 3  # of each size of a step that is timed
 VERIFIED = 8  # rows of the larger one
 
 
-class Stretch(Protocol):
+class RowSpan(Protocol):
     """Rows of one sequence, at positions `start … start + length - 1`."""
 
     @property
@@ -73,7 +73,7 @@ class Runner:
             return
         if self._decoder.gpu is None and recorder is None:
             raise ModelError("text.cuda_graphs: there is no CUDA device")
-        from models.decoder.graphs import DecodeGraphs, GraphError
+        from models.decoder.cuda_graphs import DecodeGraphs, GraphError
 
         try:
             self._graphs = DecodeGraphs.capture(
@@ -99,7 +99,7 @@ class Runner:
         """
         return joined([self.forward(kind, chunks) for kind, chunks in _forwards(plan)])
 
-    def forward(self, kind: Literal["decode", "prefill"], rows: Sequence[Stretch]) -> Logits:
+    def forward(self, kind: Literal["decode", "prefill"], rows: Sequence[RowSpan]) -> Logits:
         """The wanted logits [rows, vocab] float32, in order; those of a decode forward until the next one."""
         segments = [Segment(each.length, each.start, each.table) for each in rows]
         ids = list(chain.from_iterable(each.ids for each in rows))
@@ -161,13 +161,13 @@ def try_largest(decoder: CausalDecoder, options: TextOptions) -> None:
     decoder.forward(ForwardBatch("prefill", np.zeros_like(positions), positions, segments, wanted), cache)
 
 
-def _logit_rows(stretches: Sequence[Stretch]) -> NDArray[np.int64] | None:
+def _logit_rows(spans: Sequence[RowSpan]) -> NDArray[np.int64] | None:
     """None where all rows are wanted."""
-    if all(each.logits == each.length for each in stretches):
+    if all(each.logits == each.length for each in spans):
         return None
     rows: list[int] = []
     end = 0
-    for each in stretches:
+    for each in spans:
         end += each.length
         rows.extend(range(end - each.logits, end))
     return _array(rows)

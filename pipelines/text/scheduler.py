@@ -6,8 +6,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
 from pipelines.text.cache.block_manager import BlockManager
-from pipelines.text.pace import Pace
 from pipelines.text.plan import Chunk, Plan
+from pipelines.text.prefill_budget import PrefillBudget
 from pipelines.text.sequence import Rank, Sequence, State
 from pipelines.text.speculative import Want
 from pipelines.text.waiting import Waiting, due
@@ -63,7 +63,7 @@ class Scheduler:
         self._running: list[Sequence] = []  # by (rank, order): the last is the first to be put back
         self._waiting = Waiting()
         self._arrivals = 0
-        self._pace = Pace(tile)
+        self._prefill_budget = PrefillBudget(tile)
         self._hurried = False  # whether the last step was for brief prompts alone
         self.num_preemptions = 0
         self.prefix_query_tokens = 0
@@ -84,7 +84,7 @@ class Scheduler:
         self._arrivals += 1
         self._waiting.add(sequence)
         if self._is_brief(sequence):
-            self._pace.brief(sequence.ticket.received)
+            self._prefill_budget.brief(sequence.ticket.received)
 
     def abort(self, request_id: str) -> None:
         """Drop the sequences of a request, wherever they are."""
@@ -142,9 +142,9 @@ class Scheduler:
                     decode.append(chunk)
                     budget -= chunk.length
         if any(sequence.brief and sequence.num_output == 0 for sequence in self._running):
-            self._pace.brief(now)
+            self._prefill_budget.brief(now)
         # Tokens of this step for prompts that are not brief.
-        slow = 0 if hurry else self._pace.tokens(budget, now)
+        slow = 0 if hurry else self._prefill_budget.tokens(budget, now)
         for sequence in sorted(self._candidates(only), key=lambda each: (each.rank is Rank.BATCH, due(each))):
             if sequence.prefilling:
                 chunk = self._prefill_chunk(sequence, budget if sequence.brief else min(budget, slow))
@@ -163,7 +163,7 @@ class Scheduler:
 
     def observe(self, plan: Plan, seconds: float) -> None:
         """The step has been run in so many seconds."""
-        self._pace.observe(plan, seconds)
+        self._prefill_budget.observe(plan, seconds)
 
     def commit(self, plan: Plan, accepted: Rows[int]) -> None:
         """The step has run: its keys and values are in the cache. `accepted`: drafts of each chunk; those of the others

@@ -101,8 +101,8 @@ def _text(context: Context, shape: dict[str, Any], quantization: str | None) -> 
     from models.decoder import config as configs
     from models.decoder.assembly import LinearFactory, build_weights
     from models.decoder.batch import ForwardBatch, Segment
+    from models.decoder.cuda_graphs import DecodeGraphs, GraphError
     from models.decoder.decode_path import BATCHED
-    from models.decoder.graphs import DecodeGraphs, GraphError
     from models.decoder.transformer import Decoder
 
     device = context.device

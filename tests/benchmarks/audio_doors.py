@@ -15,7 +15,7 @@ from tests import recordings, speech
 from tests.benchmarks.figures import Figure, at_most
 from tests.benchmarks.harness import Bench
 from tests.benchmarks.processes import Server, free_port
-from tests.integration.listening import COMPLETED, server_vad, session, stream, streaming, talking
+from tests.integration.live_clients import COMPLETED, realtime_client, server_vad, session, stream, streaming
 from tests.recordings import Recording, Score
 
 MODELS = ("whisper-tiny.en", "whisper-base")
@@ -95,20 +95,20 @@ async def _rest(server: Server, model: str, said: Recording) -> str:
 
 async def _realtime(server: Server, model: str, said: Recording) -> str:
     wishes = session(transcription={"model": model, "language": "en"}, turn_detection=server_vad(SILENCE_MS))
-    async with talking(_url(server), wishes) as talk:
-        saying = asyncio.create_task(talk.say(_with_tail(said)))  # what is said meanwhile is read
+    async with realtime_client(_url(server), wishes) as client:
+        saying = asyncio.create_task(client.say(_with_tail(said)))  # what is said meanwhile is read
         while True:
-            await talk.rest(0.2)
+            await client.rest(0.2)
             if not saying.done():
                 continue
             await saying
-            ends = [event.audio_end_ms for event in talk.of("input_audio_buffer.speech_stopped")]
+            ends = [event.audio_end_ms for event in client.of("input_audio_buffer.speech_stopped")]
             if (
                 ends
                 and ends[-1] > 1000 * (said.seconds - recordings.PAUSES[1])
-                and len(talk.of(COMPLETED)) == len(ends)
+                and len(client.of(COMPLETED)) == len(ends)
             ):
-                return talk.transcript
+                return client.transcript
 
 
 async def _stream(server: Server, model: str, said: Recording) -> str:

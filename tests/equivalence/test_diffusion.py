@@ -15,7 +15,7 @@ from PIL import Image
 from models.diffusion.noise import LAMBDA_MIN
 from pipelines.messages.image import ImageRequest
 from tests.pipelines.image import checkpoints
-from tests.pipelines.image.easel import Easel
+from tests.pipelines.image.driver import ImageDriver
 
 TOLERANCE = 1e-4  # of pixels in 0…1
 PROMPT, NEGATIVE = "a red cat", "blue"
@@ -45,8 +45,8 @@ def sdxl_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def easel_of(folder: Path) -> Easel:
-    return Easel(folder)
+def driver_of(folder: Path) -> ImageDriver:
+    return ImageDriver(folder)
 
 
 @cache
@@ -58,8 +58,8 @@ def reference_of(kind: Any, folder: Path) -> Any:
 
 def ours(folder: Path, **fields: Any) -> torch.Tensor:
     """[3, H, W] in 0…1, before it is rounded to bytes."""
-    easel = easel_of(folder)
-    autoencoder: Any = easel.family.autoencoder
+    driver = driver_of(folder)
+    autoencoder: Any = driver.family.autoencoder
     decode, decoded = autoencoder.decode, []
 
     def recorded(latents: torch.Tensor) -> torch.Tensor:
@@ -68,8 +68,8 @@ def ours(folder: Path, **fields: Any) -> torch.Tensor:
 
     autoencoder.decode = recorded
     settings = {"prompt": PROMPT, "seed": 5, "steps": 5, "guidance_scale": 4.0, **fields}
-    easel.open("r", ImageRequest(**settings))
-    easel.run()
+    driver.open("r", ImageRequest(**settings))
+    driver.run()
     autoencoder.decode = decode
     (pixels,) = decoded
     return (pixels[0] * 0.5 + 0.5).clamp(0, 1)

@@ -7,8 +7,8 @@ import numpy as np
 from pipelines.messages.embedding import EmbeddingRequest, RerankRequest, Scores, Vectors
 from pipelines.messages.frames import Accepted, Done, Event, Timing, Usage
 from pipelines.messages.text import ChoiceDone
-from tests.gateway.desk import Desk
 from tests.gateway.scripted import ScriptedBackend, ScriptedCall
+from tests.gateway.scripted_app import ScriptedApp
 
 
 def vector(index: int) -> Any:
@@ -35,5 +35,5 @@ class Embedding(ScriptedBackend):
     kind = "embedding"
 
 
-def opened(it: Desk) -> Any:
+def opened(it: ScriptedApp) -> Any:
     return it.backend.calls[-1].call.request

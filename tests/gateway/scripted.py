@@ -24,7 +24,7 @@ from pipelines.messages.frames import (
     Usage,
 )
 from pipelines.messages.text import ChoiceDone, Delta, FinishReason
-from tests.live import until
+from tests.servers import until
 
 
 class ScriptedCall:
@@ -80,6 +80,7 @@ class ScriptedBackend:
 
     model = "scripted"
     kind = "text"
+    restarts = 0
 
     def __init__(self, slots: int = 4, answer: Callable[[ScriptedCall], None] | None = None) -> None:
         self.calls: list[ScriptedCall] = []
@@ -100,6 +101,8 @@ class ScriptedBackend:
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
         self._on_change.append(on_change)
+
+    def launch(self) -> None: ...
 
     async def start(self) -> None: ...
 

@@ -16,9 +16,9 @@ import openai
 import pytest
 import requests
 
-from tests.gateway.standing import KEY, make_settings
+from tests.gateway.idle_fleet import KEY, make_settings
 from tests.gateway.wire import CHAT, keyed, only_connection, request, standing, statuses_and_codes
-from tests.live import Gateway, gateway_thread, until
+from tests.servers import Gateway, gateway_thread, until
 
 LINGER_S = 0.2
 

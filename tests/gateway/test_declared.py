@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 from gateway.backends.base import State
 from gateway.errors import ApiError
 from tests.declared import Declared, Undeclared, declared, schema_of_all
-from tests.gateway.standing import make_app, make_client, make_settings
+from tests.gateway.idle_fleet import make_app, make_client, make_settings
 
 
 async def test_answers_are_held_to_the_schema(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gateway.http.protocol import MAX_HEAD_BYTES
-from tests.gateway.standing import KEY
+from tests.gateway.idle_fleet import KEY
 from tests.gateway.wire import CHAT, keyed, only_connection, request, statuses_and_codes
-from tests.live import Gateway
+from tests.servers import Gateway
 
 
 class Held:

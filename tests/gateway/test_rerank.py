@@ -7,8 +7,8 @@ import pytest
 import pytest_asyncio
 
 from pipelines.messages.embedding import RerankRequest
-from tests.gateway.desk import Counter, Desk, counter
 from tests.gateway.embedding import Embedding, answered, opened
+from tests.gateway.scripted_app import AppHost, ScriptedApp, app_host
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -16,21 +16,21 @@ RERANK = "/v1/rerank"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Counter]:
-    async with counter(str(tmp_path_factory.mktemp("spool"))) as running:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AppHost]:
+    async with app_host(str(tmp_path_factory.mktemp("spool"))) as running:
         yield running
 
 
 @pytest.fixture
-def it(server: Counter) -> Desk:
-    return server.desk(Embedding(slots=400, answer=answered), kind="embedding")
+def it(server: AppHost) -> ScriptedApp:
+    return server.app(Embedding(slots=400, answer=answered), kind="embedding")
 
 
-async def rerank(it: Desk, documents: Any, **fields: Any) -> Any:
+async def rerank(it: ScriptedApp, documents: Any, **fields: Any) -> Any:
     return await it.client.post(RERANK, json={"model": "scripted", "query": "q", "documents": documents, **fields})
 
 
-async def test_a_ranking(it: Desk) -> None:
+async def test_a_ranking(it: ScriptedApp) -> None:
     body = (await rerank(it, ["long one", {"text": "s", "id": 9}, "mid", "low"], top_n=3)).json()
     assert [result["index"] for result in body["results"]] == [1, 2, 3]  # equal scores in the order of the documents
     assert [result["relevance_score"] for result in body["results"]] == [1.0, 1 / 3, 1 / 3]
@@ -40,14 +40,14 @@ async def test_a_ranking(it: Desk) -> None:
     assert body["id"].startswith("rank-")
 
 
-async def test_a_ranking_with_its_documents(it: Desk) -> None:
+async def test_a_ranking_with_its_documents(it: ScriptedApp) -> None:
     body = (await rerank(it, ["aa", {"text": "b"}], return_documents=True, top_n=9)).json()
     assert [result["document"] for result in body["results"]] == [{"text": "b"}, {"text": "aa"}]
     body = (await rerank(it, ["aa", {"text": "b"}], return_documents="string")).json()
     assert [result["document"] for result in body["results"]] == ["b", "aa"]
 
 
-async def test_what_a_ranking_asks_for(it: Desk) -> None:
+async def test_what_a_ranking_asks_for(it: ScriptedApp) -> None:
     await rerank(it, ["a"])
     assert opened(it) == RerankRequest(query="q", documents=["a"], truncate="end")
     await rerank(it, ["a"], truncate="none", max_tokens_per_doc=64)
@@ -76,7 +76,9 @@ async def test_what_a_ranking_asks_for(it: Desk) -> None:
         ),
     ],
 )
-async def test_what_clients_send_to_rank(it: Desk, path: str, body: dict[str, Any], wanted: dict[str, Any]) -> None:
+async def test_what_clients_send_to_rank(
+    it: ScriptedApp, path: str, body: dict[str, Any], wanted: dict[str, Any]
+) -> None:
     documents = ["a bridge", "a cat"]
     sent = {"model": "scripted", "query": "pets", "documents": documents, **body}
     answer = await it.client.post(path, json=sent)
@@ -88,7 +90,7 @@ async def test_what_clients_send_to_rank(it: Desk, path: str, body: dict[str, An
         assert told["results"][0]["document"] == {"text": "a cat"}
 
 
-async def test_voyages_clients_find_the_results_under_their_name(it: Desk) -> None:
+async def test_voyages_clients_find_the_results_under_their_name(it: ScriptedApp) -> None:
     """voyageai 0.3.7 and, through it, LlamaIndex and LangChain send the first; litellm 1.110.2 the second."""
     documents = ["a bridge", "a cat", "a boat"]
     body = (await rerank(it, documents, top_k=2, truncation=True)).json()
@@ -115,7 +117,7 @@ async def test_voyages_clients_find_the_results_under_their_name(it: Desk) -> No
 )
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank"])
 async def test_texts_are_ranked_as_text_embeddings_inference_does(
-    it: Desk, path: str, body: dict[str, Any], truncate: Any, told: Any
+    it: ScriptedApp, path: str, body: dict[str, Any], truncate: Any, told: Any
 ) -> None:
     """The first model that embeds or ranks is the one: the body has no name for it."""
     answer = await it.client.post(path, json={"query": "pets", "texts": ["a bridge", "a cat"], **body})
@@ -138,7 +140,7 @@ async def test_texts_are_ranked_as_text_embeddings_inference_does(
         ({"model": "nobody"}, "model"),
     ],
 )
-async def test_bad_texts_are_named(it: Desk, fields: dict[str, Any], param: str) -> None:
+async def test_bad_texts_are_named(it: ScriptedApp, fields: dict[str, Any], param: str) -> None:
     answer = await it.client.post("/rerank", json={"query": "q", "texts": ["a"], **fields})
     assert (answer.status_code, answer.json()["error"]["param"]) == (404 if param == "model" else 400, param)
 
@@ -162,12 +164,12 @@ async def test_bad_texts_are_named(it: Desk, fields: dict[str, Any], param: str)
         ({"truncate": "none", "truncation": True}, "truncation"),
     ],
 )
-async def test_a_bad_ranking_is_named(it: Desk, fields: dict[str, Any], param: str) -> None:
+async def test_a_bad_ranking_is_named(it: ScriptedApp, fields: dict[str, Any], param: str) -> None:
     answer = await it.client.post(RERANK, json={"model": "scripted", "query": "q", "documents": ["a"], **fields})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
 
 
-async def test_null_is_absence_in_either_body(it: Desk) -> None:
+async def test_null_is_absence_in_either_body(it: ScriptedApp) -> None:
     answer = await rerank(it, ["a", "b"], texts=None)
     assert [result["index"] for result in answer.json()["results"]] == [0, 1]
     answer = await it.client.post("/rerank", json={"query": "q", "texts": ["a", "b"], "documents": None})

@@ -9,14 +9,14 @@ from gateway.config.settings import Settings
 from gateway.http.protocol import BoundedProtocol
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
-from tests.gateway.standing import KEY, StandingFleet, make_settings
-from tests.live import Gateway, gateway
+from tests.gateway.idle_fleet import KEY, IdleFleet, make_settings
+from tests.servers import Gateway, gateway
 
 CHAT = "/v1/chat/completions"
 
 
 def standing(settings: Settings, registry: Registry) -> Fleet:
-    return StandingFleet(settings, registry)
+    return IdleFleet(settings, registry)
 
 
 @asynccontextmanager

@@ -15,8 +15,8 @@ from gateway.backends.worker import Supervision, WorkerBackend
 from gateway.config.settings import ModelSettings, ServerSettings, Settings, default_models, load_settings
 from gateway.requests.routing import Route
 from pipelines.messages.text import TextOptions
-from tests.integration.hearing import audio_settings
-from tests.live import Gateway, gateway_thread
+from tests.integration.audio_gateway import audio_settings
+from tests.servers import Gateway, gateway_thread
 
 FAST_RESTARTS = Supervision(ping=0.5, backoff=0.1, backoff_max=0.2)
 
@@ -117,7 +117,7 @@ def sample(text: str, name: str, **labels: str) -> float:
 
 
 @pytest.fixture(scope="session")
-def hearing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def audio_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """The embedded audio model behind a key."""
     with gateway_thread(audio_settings(tmp_path_factory.mktemp("spool"))) as running:
         yield running

@@ -21,10 +21,10 @@ import pytest
 from openai import OpenAI
 
 from tests import speech
+from tests.integration.audio_gateway import MODEL
 from tests.integration.conftest import route, sample, wait_until, worker
-from tests.integration.hearing import MODEL
-from tests.integration.listening import KEY
-from tests.live import Gateway
+from tests.integration.live_clients import KEY
+from tests.servers import Gateway
 
 pytestmark = pytest.mark.requires_weights
 
@@ -33,20 +33,22 @@ CLIP = speech.CLIPS[1]
 
 
 @pytest.fixture(scope="module")
-def client(hearing: Gateway) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{hearing.url}/v1", api_key=KEY, max_retries=0, timeout=60) as found:
+def client(audio_gateway: Gateway) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{audio_gateway.url}/v1", api_key=KEY, max_retries=0, timeout=60) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def http(hearing: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=hearing.url, headers={"authorization": f"Bearer {KEY}"}, timeout=60) as found:
+def http(audio_gateway: Gateway) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=audio_gateway.url, headers={"authorization": f"Bearer {KEY}"}, timeout=60) as found:
         yield found
 
 
-def spooled(hearing: Gateway) -> list[Path]:
+def spooled(audio_gateway: Gateway) -> list[Path]:
     return [
-        path for path in Path(hearing.settings.server.spool_dir).rglob("*") if path.is_file() and path.name != "lock"
+        path
+        for path in Path(audio_gateway.settings.server.spool_dir).rglob("*")
+        if path.is_file() and path.name != "lock"
     ]
 
 
@@ -154,14 +156,14 @@ def test_fields_may_come_in_any_order_and_empty_means_absent(http: httpx.Client)
     ],
 )
 def test_what_is_wrong_is_a_400_that_names_it(
-    hearing: Gateway, http: httpx.Client, fields: list[tuple[str, Any]], param: str
+    audio_gateway: Gateway, http: httpx.Client, fields: list[tuple[str, Any]], param: str
 ) -> None:
     answer = post(http, *fields)
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert error["param"] == param
     assert param.split(".")[0] in error["message"] or "audio" in error["message"] or "model" in error["message"]
-    wait_until(lambda: not spooled(hearing))
+    wait_until(lambda: not spooled(audio_gateway))
 
 
 def test_what_is_no_form(http: httpx.Client) -> None:
@@ -200,12 +202,12 @@ def test_a_long_file_streams_as_its_windows_finish(client: OpenAI, http: httpx.C
 
 
 def test_a_crash_of_a_decoder_costs_the_request_that_it_decoded_for(
-    hearing: Gateway, http: httpx.Client, tmp_path: Path
+    audio_gateway: Gateway, http: httpx.Client, tmp_path: Path
 ) -> None:
     """Two uploads of one worker: a helper that holds one of them gets a SIGSEGV, after the other was answered."""
     planes = speech.resampled(speech.samples(CLIP), 48_000).astype(np.float32) / 32768
     brief = speech.encode(planes, tmp_path / "a.ogg", "libopus", rate=48_000)  # so that all threads take it
-    process = psutil.Process(worker(hearing, MODEL).pid)
+    process = psutil.Process(worker(audio_gateway, MODEL).pid)
     held, *others = [each for each in process.children() if "pipelines.media.helper" in each.cmdline()]
     for each in others:
         each.kill()
@@ -224,7 +226,7 @@ def test_a_crash_of_a_decoder_costs_the_request_that_it_decoded_for(
     assert doomed.json()["error"]["param"] == "file"
     assert "its decoder crashed" in doomed.json()["error"]["message"]
     assert post(http, ("file", CLIP), ("model", MODEL)).status_code == 200
-    assert worker(hearing, MODEL).pid == process.pid
+    assert worker(audio_gateway, MODEL).pid == process.pid
 
 
 def test_a_voice_on_one_of_eight_channels(http: httpx.Client, tmp_path: Path) -> None:
@@ -242,7 +244,7 @@ def test_translation_of_english_is_english(http: httpx.Client) -> None:
     assert speech.words(answer.json()["text"])[:3] == ["he", "was", "not"]
 
 
-def test_500_mb_go_through_the_spool_and_not_through_memory(hearing: Gateway, http: httpx.Client) -> None:
+def test_500_mb_go_through_the_spool_and_not_through_memory(audio_gateway: Gateway, http: httpx.Client) -> None:
     head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
     tail = f'\r\n--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n{MODEL}\r\n--b--\r\n'.encode()
     megabyte = bytes(2**20)
@@ -261,7 +263,7 @@ def test_500_mb_go_through_the_spool_and_not_through_memory(hearing: Gateway, ht
     answer = http.post(URL, content=body(), headers={"content-type": "multipart/form-data; boundary=b"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")  # zeros are no audio file
     assert peak - resident < 64 * 2**20
-    wait_until(lambda: not spooled(hearing))
+    wait_until(lambda: not spooled(audio_gateway))
 
 
 def test_a_file_of_too_many_seconds_is_refused(http: httpx.Client, tmp_path: Path) -> None:
@@ -271,7 +273,9 @@ def test_a_file_of_too_many_seconds_is_refused(http: httpx.Client, tmp_path: Pat
     assert "1200 s" in answer.json()["error"]["message"]
 
 
-def test_clients_that_leave_at_any_moment_leave_nothing(hearing: Gateway, http: httpx.Client, tmp_path: Path) -> None:
+def test_clients_that_leave_at_any_moment_leave_nothing(
+    audio_gateway: Gateway, http: httpx.Client, tmp_path: Path
+) -> None:
     clip = speech.wav(speech.joined(1.0), tmp_path / "long.wav").read_bytes()
     moments = random.Random(7)
 
@@ -290,16 +294,16 @@ def test_clients_that_leave_at_any_moment_leave_nothing(hearing: Gateway, http: 
 
         headers = {"content-type": "multipart/form-data; boundary=b", "authorization": f"Bearer {KEY}"}
         with suppress(httpx.HTTPError):
-            httpx.post(hearing.url + URL, content=body(), headers=headers, timeout=httpx.Timeout(5, read=pause))
+            httpx.post(audio_gateway.url + URL, content=body(), headers=headers, timeout=httpx.Timeout(5, read=pause))
 
     with ThreadPoolExecutor(10) as pool:
         list(pool.map(leave, range(30)))
-    admission = route(hearing, MODEL).admission
-    wait_until(lambda: admission.used == 0 and admission.waiting == 0 and not spooled(hearing), 20)
+    admission = route(audio_gateway, MODEL).admission
+    wait_until(lambda: admission.used == 0 and admission.waiting == 0 and not spooled(audio_gateway), 20)
     assert post(http, ("file", CLIP), ("model", MODEL)).status_code == 200
 
 
-def test_metrics_of_the_audio_row(hearing: Gateway, http: httpx.Client) -> None:
+def test_metrics_of_the_audio_row(audio_gateway: Gateway, http: httpx.Client) -> None:
     post(http, ("file", CLIP), ("model", MODEL))
     label = {"model": MODEL, "pipeline": "audio"}
 
@@ -318,7 +322,7 @@ def test_metrics_of_the_audio_row(hearing: Gateway, http: httpx.Client) -> None:
 def test_the_command_line_transcribes_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from gateway.cli.transcribe import Wishes, audio_model
     from gateway.cli.transcribe_console import run
-    from tests.integration.hearing import audio_settings
+    from tests.integration.audio_gateway import audio_settings
 
     model = audio_model(audio_settings(tmp_path), "whisper-1")
     model = msgspec.structs.replace(model, first_event_timeout_s=0.01, gap_timeout_s=0.01)  # nobody waits for a server

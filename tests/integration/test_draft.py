@@ -13,8 +13,8 @@ from pipelines.messages.frames import ModelSpec
 from pipelines.messages.text import TextOptions
 from pipelines.text.pipeline import TextPipeline
 from tests.integration.conftest import wait_until
-from tests.live import gateway_thread
 from tests.models.checkpoints import llama
+from tests.servers import gateway_thread
 
 FILE = """
 [server]

@@ -18,7 +18,7 @@ from openai import BadRequestError, OpenAI
 
 from gateway.backends.worker import WorkerBackend
 from tests.integration.conftest import sample, wait_until
-from tests.live import Gateway
+from tests.servers import Gateway
 
 pytestmark = [
     pytest.mark.requires_weights,

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from tests.integration.conftest import sample, wait_until, worker
-from tests.live import Gateway
+from tests.servers import Gateway
 
 CHAT = "/v1/chat/completions"
 

@@ -9,15 +9,15 @@ import pytest
 from openai import APIError, BadRequestError, OpenAI
 
 from tests.integration.conftest import route, sample, wait_until
-from tests.integration.painting import KEY, leave, opened, painting, spooled
-from tests.live import Gateway
+from tests.integration.image_gateway import KEY, image_gateway, leave, opened, spooled
+from tests.servers import Gateway
 
 URL = "/v1/images/generations"
 
 
 @pytest.fixture(scope="module")
 def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with painting(tmp_path_factory.mktemp("spool")) as running:
+    with image_gateway(tmp_path_factory.mktemp("spool")) as running:
         yield running
 
 

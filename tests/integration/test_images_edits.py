@@ -8,8 +8,8 @@ import pytest
 from openai import APIError, OpenAI
 
 from tests.integration.conftest import route, wait_until
-from tests.integration.painting import KEY, leave, opened, painting, png, spooled
-from tests.live import Gateway
+from tests.integration.image_gateway import KEY, image_gateway, leave, opened, png, spooled
+from tests.servers import Gateway
 
 URL = "/v1/images/edits"
 MAX_IMAGE_BYTES = 100_000
@@ -17,7 +17,7 @@ MAX_IMAGE_BYTES = 100_000
 
 @pytest.fixture(scope="module")
 def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with painting(tmp_path_factory.mktemp("spool"), max_image_bytes=MAX_IMAGE_BYTES) as running:
+    with image_gateway(tmp_path_factory.mktemp("spool"), max_image_bytes=MAX_IMAGE_BYTES) as running:
         yield running
 
 

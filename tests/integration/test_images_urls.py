@@ -12,8 +12,8 @@ import pytest
 from openai import OpenAI
 
 from tests.integration.conftest import wait_until
-from tests.integration.painting import KEY, painting, spooled
-from tests.live import Gateway
+from tests.integration.image_gateway import KEY, image_gateway, spooled
+from tests.servers import Gateway
 
 URL = "/v1/images/generations"
 MAX_FILES = 6
@@ -21,7 +21,7 @@ MAX_FILES = 6
 
 @pytest.fixture(scope="module")
 def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with painting(tmp_path_factory.mktemp("spool"), image_url_max_files=MAX_FILES) as running:
+    with image_gateway(tmp_path_factory.mktemp("spool"), image_url_max_files=MAX_FILES) as running:
         yield running
 
 
@@ -95,7 +95,7 @@ def test_nobody_finds_one_that_was_not_told(studio: Gateway, http: httpx.Client,
 def test_a_public_url_is_what_addresses_begin_with(tmp_path: Path) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
     with (
-        painting(tmp_path, public_url="https://images.example/gateway/") as behind_a_proxy,
+        image_gateway(tmp_path, public_url="https://images.example/gateway/") as behind_a_proxy,
         httpx.Client(base_url=behind_a_proxy.url, headers=headers, timeout=30) as http,
     ):
         (url,) = urls(http)
@@ -130,7 +130,7 @@ def test_more_than_is_kept_in_all_is_refused(studio: Gateway, http: httpx.Client
 def test_addresses_expire_and_nothing_stays(tmp_path: Path, page: httpx.Client) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
     with (
-        painting(tmp_path, image_url_ttl_s=0.5) as brief,
+        image_gateway(tmp_path, image_url_ttl_s=0.5) as brief,
         httpx.Client(base_url=brief.url, headers=headers, timeout=30) as http,
     ):
         told = urls(http, n=2)
@@ -141,7 +141,7 @@ def test_addresses_expire_and_nothing_stays(tmp_path: Path, page: httpx.Client) 
 def test_pictures_go_with_the_server(tmp_path: Path) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
     with (
-        painting(tmp_path) as running,
+        image_gateway(tmp_path) as running,
         httpx.Client(base_url=running.url, headers=headers, timeout=30) as http,
     ):
         urls(http)

@@ -12,8 +12,8 @@ import pytest
 
 from gateway.config.settings import load_settings
 from tests.integration.conftest import route, sample, wait_until
-from tests.integration.painting import opened, png
-from tests.live import Gateway, gateway_thread
+from tests.integration.image_gateway import opened, png
+from tests.servers import Gateway, gateway_thread
 
 URL, EDITS = "/v1/images/generations", "/v1/images/edits"
 

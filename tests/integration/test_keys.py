@@ -11,7 +11,7 @@ from gateway.config.settings import KeySettings, ServerSettings, Settings
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from tests.integration.conftest import fake_model
-from tests.live import gateway_thread
+from tests.servers import gateway_thread
 
 KEY = "sk-right"
 OPEN = {"/health", "/ready", "/ready/one"}

@@ -16,10 +16,19 @@ import numpy as np
 import pytest
 
 from tests import recordings, speech
-from tests.integration.hearing import MODEL, audio_settings
-from tests.integration.listening import COMPLETED, KEY, Talk, server_vad, session, stream, streaming, talking
-from tests.live import Gateway
+from tests.integration.audio_gateway import MODEL, audio_settings
+from tests.integration.live_clients import (
+    COMPLETED,
+    KEY,
+    RealtimeClient,
+    realtime_client,
+    server_vad,
+    session,
+    stream,
+    streaming,
+)
 from tests.recordings import Recording, Score
+from tests.servers import Gateway
 
 pytestmark = pytest.mark.requires_weights
 
@@ -32,8 +41,8 @@ MAX_TURN_WER = 0.12  # espeak-ng is hard to understand; whole sentences were los
 
 
 @pytest.fixture(scope="module")
-def http(hearing: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=hearing.url, headers={"authorization": f"Bearer {KEY}"}, timeout=300) as found:
+def http(audio_gateway: Gateway) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=audio_gateway.url, headers={"authorization": f"Bearer {KEY}"}, timeout=300) as found:
         yield found
 
 
@@ -84,24 +93,24 @@ def test_a_minute_without_a_long_pause_by_rest_and_as_a_stream(http: httpx.Clien
     assert f'"text":"{whole}"' in said
 
 
-async def test_a_minute_without_a_long_pause_through_both_websockets(hearing: Gateway) -> None:
+async def test_a_minute_without_a_long_pause_through_both_websockets(audio_gateway: Gateway) -> None:
     audio = np.concatenate([TURN.audio, speech.silence(1.5)])
 
     async def realtime() -> str:
         wishes = session(transcription={"model": MODEL, "language": "en"}, turn_detection=server_vad(500))
-        async with talking(hearing.url, wishes) as talk:
+        async with realtime_client(audio_gateway.url, wishes) as talk:
             await talk.say(audio)
             async with asyncio.timeout(120):
                 while not heard_all(talk):
                     await talk.rest(0.2)
             return talk.transcript
 
-    def heard_all(talk: Talk) -> bool:
+    def heard_all(talk: RealtimeClient) -> bool:
         stops = [event.audio_end_ms for event in talk.of("input_audio_buffer.speech_stopped")]
         return bool(stops) and stops[-1] > 1000 * TURN.seconds and len(talk.of(COMPLETED)) == len(stops)
 
     async def plain() -> str:
-        async with streaming(hearing.url, model=MODEL, rate="16000", silence_duration_ms="500") as connection:
+        async with streaming(audio_gateway.url, model=MODEL, rate="16000", silence_duration_ms="500") as connection:
             messages = await stream(connection, audio)
         return " ".join(message["text"] for message in messages if message["type"] == "final")
 

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 
-from tests.live import Gateway
+from tests.servers import Gateway
 
 WORDS = "one two three four five"
 

@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI, RateLimitError
 
 from tests.integration.conftest import route, sample, wait_until, worker
-from tests.live import Gateway, until
+from tests.servers import Gateway, until
 
 CHAT = "/v1/chat/completions"
 

@@ -16,9 +16,9 @@ import pytest
 
 from gateway.cli.console import curl
 from gateway.config.settings import Settings
+from tests.integration.audio_gateway import KEY
 from tests.integration.conftest import embedded
-from tests.integration.hearing import KEY
-from tests.live import Gateway
+from tests.servers import Gateway
 
 pytestmark = [
     pytest.mark.requires_weights,

@@ -15,21 +15,21 @@ from websockets.exceptions import InvalidStatus
 
 from pipelines.logs import fields
 from tests import speech
+from tests.integration.audio_gateway import HEADER_TIMEOUT_S, MODEL, STREAMS
 from tests.integration.conftest import route
-from tests.integration.hearing import HEADER_TIMEOUT_S, MODEL, STREAMS
-from tests.integration.listening import (
+from tests.integration.live_clients import (
     COMPLETED,
     DELTA,
     KEY,
     RATE,
+    realtime_client,
     server_vad,
     session,
     stream,
     streaming,
-    talking,
     with_tail,
 )
-from tests.live import Gateway, until
+from tests.servers import Gateway, until
 
 pytestmark = pytest.mark.requires_weights
 
@@ -41,9 +41,11 @@ def wer(transcripts: list[str]) -> float:
     return speech.word_error_rate(zip(map(speech.transcript, speech.CLIPS), transcripts, strict=True))
 
 
-async def test_the_clips_at_the_pace_of_speech_through_both_protocols(hearing: Gateway) -> None:
+async def test_the_clips_at_the_pace_of_speech_through_both_protocols(audio_gateway: Gateway) -> None:
     async def realtime(audio: speech.Samples) -> str:
-        async with talking(hearing.url, session(transcription={"model": "whisper-1", "language": "en"})) as talk:
+        async with realtime_client(
+            audio_gateway.url, session(transcription={"model": "whisper-1", "language": "en"})
+        ) as talk:
             await talk.say(with_tail(audio), paced=True)
             await talk.until(COMPLETED)
             await talk.rest(0.2)
@@ -51,7 +53,7 @@ async def test_the_clips_at_the_pace_of_speech_through_both_protocols(hearing: G
             return talk.transcript
 
     async def plain(audio: speech.Samples) -> str:
-        async with streaming(hearing.url, model=MODEL, rate="16000", silence_duration_ms="300") as connection:
+        async with streaming(audio_gateway.url, model=MODEL, rate="16000", silence_duration_ms="300") as connection:
             messages = await stream(connection, audio, paced=True)
         assert messages[0] == {"type": "ready", "model": MODEL}
         assert messages[-1] == {"type": "done"}
@@ -65,8 +67,8 @@ async def test_the_clips_at_the_pace_of_speech_through_both_protocols(hearing: G
     assert wer(list(found)) <= speech.MAX_WER
 
 
-async def test_the_events_of_turns_in_their_order(hearing: Gateway) -> None:
-    async with talking(hearing.url, {**session(), "include": [TENTATIVE]}) as talk:
+async def test_the_events_of_turns_in_their_order(audio_gateway: Gateway) -> None:
+    async with realtime_client(audio_gateway.url, {**session(), "include": [TENTATIVE]}) as talk:
         audio = [speech.silence(1), CLIP, speech.silence(0.7), CLIP, speech.silence(1.5)]
         await talk.say(np.concatenate(audio))
         await talk.until(COMPLETED, 2)
@@ -95,8 +97,8 @@ async def test_the_events_of_turns_in_their_order(hearing: Gateway) -> None:
         assert len({event.event_id for event in talk.events}) == len(talk.events)
 
 
-async def test_manual_commits_and_what_can_not_be_committed(hearing: Gateway) -> None:
-    async with talking(hearing.url, session(turn_detection=None)) as talk:
+async def test_manual_commits_and_what_can_not_be_committed(audio_gateway: Gateway) -> None:
+    async with realtime_client(audio_gateway.url, session(turn_detection=None)) as talk:
         await talk.connection.input_audio_buffer.commit(event_id="mine")
         error = (await talk.until("error")).error
         assert (error.code, error.event_id) == ("input_audio_buffer_commit_empty", "mine")
@@ -115,8 +117,8 @@ async def test_manual_commits_and_what_can_not_be_committed(hearing: Gateway) ->
         await talk.until(COMPLETED, 2)
 
 
-async def test_a_client_that_commits_after_the_turn_was_ended_keeps_the_transcript(hearing: Gateway) -> None:
-    async with talking(hearing.url, session()) as talk:
+async def test_a_client_that_commits_after_the_turn_was_ended_keeps_the_transcript(audio_gateway: Gateway) -> None:
+    async with realtime_client(audio_gateway.url, session()) as talk:
         await talk.say(with_tail(CLIP))
         await talk.until("input_audio_buffer.committed")
         await talk.connection.input_audio_buffer.commit(event_id="late")
@@ -124,8 +126,8 @@ async def test_a_client_that_commits_after_the_turn_was_ended_keeps_the_transcri
         await talk.until(COMPLETED)
 
 
-async def test_what_a_client_gets_wrong_leaves_the_session_as_it_was(hearing: Gateway) -> None:
-    async with talking(hearing.url, session()) as talk:
+async def test_what_a_client_gets_wrong_leaves_the_session_as_it_was(audio_gateway: Gateway) -> None:
+    async with realtime_client(audio_gateway.url, session()) as talk:
         send = talk.connection.send_raw
         audio = {"type": "input_audio_buffer.append", "audio": "no base64!", "event_id": "e1"}
         update: dict[str, Any] = {"type": "session.update", "session": {"type": "transcription"}}
@@ -168,11 +170,11 @@ async def test_what_a_client_gets_wrong_leaves_the_session_as_it_was(hearing: Ga
         ("audio/pcma", 8_000, lambda audio: g711(audio, "a")),
     ],
 )
-async def test_every_encoding(hearing: Gateway, type: str, rate: int, encode: Any) -> None:
+async def test_every_encoding(audio_gateway: Gateway, type: str, rate: int, encode: Any) -> None:
     clip = speech.samples(speech.CLIPS[0])
     data = encode(with_tail(clip))
     format = {"type": type, "rate": rate} if type == "audio/pcm" else {"type": type}
-    async with talking(hearing.url, session(format=format)) as talk:
+    async with realtime_client(audio_gateway.url, session(format=format)) as talk:
         for first in range(0, len(data), 9_999):  # not on the borders of samples
             piece = base64.b64encode(data[first : first + 9_999]).decode()
             await talk.connection.input_audio_buffer.append(audio=piece)
@@ -182,7 +184,7 @@ async def test_every_encoding(hearing: Gateway, type: str, rate: int, encode: An
 
 
 def g711(audio: speech.Samples, law: str) -> bytes:
-    from pipelines.audio.live.hearing import A_LAW, MU_LAW
+    from pipelines.audio.live.chunks import A_LAW, MU_LAW
 
     table = (MU_LAW if law == "mu" else A_LAW).astype(np.int32)
     order = np.argsort(table, kind="stable")
@@ -190,10 +192,10 @@ def g711(audio: speech.Samples, law: str) -> bytes:
     return order[at].astype(np.uint8).tobytes()
 
 
-async def test_a_model_named_in_the_address_or_not_at_all(hearing: Gateway) -> None:
-    async with talking(hearing.url, model="whisper-1") as talk:
+async def test_a_model_named_in_the_address_or_not_at_all(audio_gateway: Gateway) -> None:
+    async with realtime_client(audio_gateway.url, model="whisper-1") as talk:
         assert talk.events[0].session.audio.input.transcription.model == "whisper-1"
-    async with talking(hearing.url) as talk:
+    async with realtime_client(audio_gateway.url) as talk:
         assert talk.events[0].session.type == "transcription"
         assert talk.events[0].session.audio.input.transcription.model == MODEL
 
@@ -207,26 +209,26 @@ async def refused(url: str, path: str, **options: Any) -> tuple[int, str]:
     return refusal.value.response.status_code, body["error"]["code"]
 
 
-async def test_refusals_come_before_the_handshake(hearing: Gateway) -> None:
-    assert await refused(hearing.url, "/v1/realtime?intent=transcription&model=nope") == (404, "model_not_found")
-    assert await refused(hearing.url, "/v1/realtime?intent=conversation") == (400, "invalid_request")
-    assert await refused(hearing.url, "/v1/audio/stream?rate=abc") == (400, "invalid_request")
-    assert await refused(hearing.url, "/v1/audio/stream?colour=red") == (400, "unknown_parameter")
+async def test_refusals_come_before_the_handshake(audio_gateway: Gateway) -> None:
+    assert await refused(audio_gateway.url, "/v1/realtime?intent=transcription&model=nope") == (404, "model_not_found")
+    assert await refused(audio_gateway.url, "/v1/realtime?intent=conversation") == (400, "invalid_request")
+    assert await refused(audio_gateway.url, "/v1/audio/stream?rate=abc") == (400, "invalid_request")
+    assert await refused(audio_gateway.url, "/v1/audio/stream?colour=red") == (400, "unknown_parameter")
     wrong = {"additional_headers": {"authorization": "Bearer wrong"}}
-    assert await refused(hearing.url, "/v1/realtime", **wrong) == (401, "invalid_api_key")
+    assert await refused(audio_gateway.url, "/v1/realtime", **wrong) == (401, "invalid_api_key")
 
 
-async def test_browsers_send_the_key_as_a_subprotocol(hearing: Gateway) -> None:
-    url = hearing.url.replace("http", "ws", 1) + "/v1/realtime?intent=transcription"
+async def test_browsers_send_the_key_as_a_subprotocol(audio_gateway: Gateway) -> None:
+    url = audio_gateway.url.replace("http", "ws", 1) + "/v1/realtime?intent=transcription"
     async with connect(url, subprotocols=["realtime", f"openai-insecure-api-key.{KEY}"]) as connection:  # type: ignore[list-item]
         assert connection.subprotocol == "realtime"
         assert json.loads(await connection.recv())["type"] == "session.created"
     wrong = {"additional_headers": {}, "subprotocols": ["realtime", "openai-insecure-api-key.wrong"]}
-    assert await refused(hearing.url, "/v1/realtime", **wrong) == (401, "invalid_api_key")
+    assert await refused(audio_gateway.url, "/v1/realtime", **wrong) == (401, "invalid_api_key")
 
 
-async def test_streams_have_places_of_their_own_and_no_queue(hearing: Gateway) -> None:
-    streams = route(hearing, MODEL).streams
+async def test_streams_have_places_of_their_own_and_no_queue(audio_gateway: Gateway) -> None:
+    streams = route(audio_gateway, MODEL).streams
     await until(lambda: streams.used == 0, 10)
     async with asyncio.TaskGroup() as group:
         let_go = asyncio.Event()
@@ -234,7 +236,7 @@ async def test_streams_have_places_of_their_own_and_no_queue(hearing: Gateway) -
 
         async def hold() -> None:
             nonlocal held
-            async with streaming(hearing.url) as connection:
+            async with streaming(audio_gateway.url) as connection:
                 await connection.recv()
                 held += 1
                 await let_go.wait()
@@ -242,16 +244,16 @@ async def test_streams_have_places_of_their_own_and_no_queue(hearing: Gateway) -
         for _ in range(STREAMS):
             group.create_task(hold())
         await until(lambda: held == STREAMS, 10)
-        assert await refused(hearing.url, "/v1/audio/stream") == (429, "overloaded")
-        client = AsyncOpenAI(base_url=f"{hearing.url}/v1", api_key=KEY, max_retries=0)
+        assert await refused(audio_gateway.url, "/v1/audio/stream") == (429, "overloaded")
+        client = AsyncOpenAI(base_url=f"{audio_gateway.url}/v1", api_key=KEY, max_retries=0)
         assert (await client.audio.transcriptions.create(model=MODEL, file=speech.CLIPS[1])).text  # files go on
         await client.close()
         let_go.set()
     await until(lambda: streams.used == 0, 10)
 
 
-async def test_controls_and_audio_that_were_mixed_up(hearing: Gateway) -> None:
-    async with streaming(hearing.url, rate="16000") as connection:
+async def test_controls_and_audio_that_were_mixed_up(audio_gateway: Gateway) -> None:
+    async with streaming(audio_gateway.url, rate="16000") as connection:
         await connection.recv()
         for message in ("END_OF_AUDIO", json.dumps({"type": "end"}).encode(), json.dumps({"type": "shout"})):
             await connection.send(message)
@@ -262,8 +264,8 @@ async def test_controls_and_audio_that_were_mixed_up(hearing: Gateway) -> None:
         assert 0 <= final["start"] <= final["end"] <= len(CLIP) / RATE
 
 
-async def test_a_client_that_commits_by_itself_in_the_plain_form(hearing: Gateway) -> None:
-    async with streaming(hearing.url, turns="client", rate="16000") as connection:
+async def test_a_client_that_commits_by_itself_in_the_plain_form(audio_gateway: Gateway) -> None:
+    async with streaming(audio_gateway.url, turns="client", rate="16000") as connection:
         await connection.recv()
         await connection.send(CLIP.tobytes())
         await connection.send(json.dumps({"type": "commit"}))
@@ -273,14 +275,14 @@ async def test_a_client_that_commits_by_itself_in_the_plain_form(hearing: Gatewa
         assert json.loads(await connection.recv()) == {"type": "cleared"}
 
 
-async def test_a_quiet_session_stays_open(hearing: Gateway) -> None:
-    async with talking(hearing.url, session(turn_detection=server_vad())) as talk:
+async def test_a_quiet_session_stays_open(audio_gateway: Gateway) -> None:
+    async with realtime_client(audio_gateway.url, session(turn_detection=server_vad())) as talk:
         await talk.rest(HEADER_TIMEOUT_S + 1.0)
         await talk.say(with_tail(CLIP))
         await talk.until(COMPLETED)
 
 
-async def test_thirty_clients_that_leave_at_any_moment_leave_nothing(hearing: Gateway) -> None:
+async def test_thirty_clients_that_leave_at_any_moment_leave_nothing(audio_gateway: Gateway) -> None:
     moments = random.Random(3)
 
     async def leave(index: int) -> None:
@@ -288,24 +290,24 @@ async def test_thirty_clients_that_leave_at_any_moment_leave_nothing(hearing: Ga
         try:
             async with asyncio.timeout(moments.uniform(0.05, 1.0)):
                 if index % 2:
-                    async with talking(hearing.url, session()) as talk:
+                    async with realtime_client(audio_gateway.url, session()) as talk:
                         await talk.say(np.tile(CLIP, 5))
                         await talk.rest(9)
                 else:
-                    async with streaming(hearing.url) as connection:
+                    async with streaming(audio_gateway.url) as connection:
                         await stream(connection, np.tile(CLIP, 5))
         except (TimeoutError, InvalidStatus):
             pass
 
     await asyncio.gather(*(leave(index) for index in range(30)))
-    found = route(hearing, MODEL)
+    found = route(audio_gateway, MODEL)
     await until(lambda: found.streams.used == 0 and found.admission.used == 0, 20)
-    async with talking(hearing.url, session()) as talk:
+    async with realtime_client(audio_gateway.url, session()) as talk:
         await talk.say(with_tail(CLIP))
         assert speech.words((await talk.until(COMPLETED)).transcript)[:3] == ["he", "was", "not"]
 
 
-async def test_a_session_has_a_line_in_the_log(hearing: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_session_has_a_line_in_the_log(audio_gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
     def lines() -> list[tuple[str, dict[str, Any]]]:
         """Not of the sessions before, which may end now."""
         records = [record for record in caplog.records if record.name == "gateway.request"]
@@ -313,10 +315,10 @@ async def test_a_session_has_a_line_in_the_log(hearing: Gateway, caplog: pytest.
         return [line for line in found if line[0] != "WS /v1/realtime"]
 
     with caplog.at_level(logging.INFO):
-        async with streaming(hearing.url, model="whisper-1", rate=str(RATE), prompt="xyzzy") as connection:
+        async with streaming(audio_gateway.url, model="whisper-1", rate=str(RATE), prompt="xyzzy") as connection:
             await stream(connection, CLIP)
         await until(lambda: len(lines()) == 1)
-        await refused(hearing.url, "/v1/audio/stream?prompt=xyzzy&rate=abc")
+        await refused(audio_gateway.url, "/v1/audio/stream?prompt=xyzzy&rate=abc")
         await until(lambda: len(lines()) == 2)
     (asked, session), (_, refusal) = lines()
     assert asked == "WS /v1/audio/stream"

@@ -9,9 +9,9 @@ from openai import BadRequestError, OpenAI
 
 from models.files.source import resolve
 from models.tokenizer.tokenizer import load_tokenizer
-from tests.gateway.desk import events
+from tests.gateway.scripted_app import events
 from tests.integration.conftest import sample, wait_until
-from tests.live import Gateway
+from tests.servers import Gateway
 
 pytestmark = pytest.mark.requires_weights
 

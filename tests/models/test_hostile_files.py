@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from models.decoder.config import from_hf
-from models.decoder.gguf_names import describe_gguf
+from models.decoder.gguf_config import describe_gguf
 from models.decoder.loading import load_decoder
 from models.decoder.native.library import library
 from models.decoder.weights.checkpoint import SafetensorsCheckpoint

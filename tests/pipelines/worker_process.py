@@ -7,7 +7,20 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pipelines.messages.frames import Done, Event, Failed, FromWorker, Load, ModelSpec, Open, Ready, Step, ToWorker
+from pipelines.messages.audio import Audio, End, encode_item
+from pipelines.messages.frames import (
+    Done,
+    Event,
+    Failed,
+    Feed,
+    FromWorker,
+    Load,
+    ModelSpec,
+    Open,
+    Ready,
+    Step,
+    ToWorker,
+)
 from pipelines.messages.text import Delta, StringPrompt, TextRequest
 from pipelines.runtime.ipc import encode_frame, from_worker_reader
 
@@ -92,6 +105,11 @@ class Worker:
 
 def text(events: list[Event], index: int = 0) -> str:
     return "".join(event.text for event in events if isinstance(event, Delta) and event.index == index)
+
+
+def fed(id: str, words: str | None) -> Feed:
+    """More words for a stream of the fake pipeline; None: its end."""
+    return Feed(id, encode_item(End() if words is None else Audio(words.encode())))
 
 
 def terminals(events: list[Event]) -> list[Event]:

@@ -1,29 +1,60 @@
-"""`/v1/audio/transcriptions` and `/v1/audio/translations`"""
+"""Speech in a file to text."""
 
-from litestar import Controller, post
+from litestar import Controller
 from litestar.di import NamedDependency
 
 from gateway.api.answer import new_head
-from gateway.api.audio.answer import Answer, TranscriptionAnswer, TranscriptionStream
-from gateway.api.audio.request import Task, parse_form, to_request
-from gateway.api.intake import HttpRequest, terms, timeline
+from gateway.api.audio.answer import (
+    Answer,
+    Transcription,
+    TranscriptionAnswer,
+    TranscriptionStream,
+    VerboseTranscription,
+)
+from gateway.api.audio.request import Task, TranscriptionForm, parse_form, to_request
+from gateway.api.request import HttpRequest, terms, timeline
+from gateway.endpoint import EVENTS, JSON, TEXT, Bodies, Endpoint, FormBody
 from gateway.errors import bad_request
+from gateway.http.endpoints import serves
 from gateway.requests.dispatch import Dispatcher, Reply
 from gateway.requests.exchange import Job
 from gateway.uploads.multipart import Form, read_form
 from gateway.uploads.spool import Spool
 
+FORM = FormBody(TranscriptionForm, files=("file",))
+ANSWERS: Bodies = {JSON: [Transcription, VerboseTranscription], TEXT: [str], EVENTS: [str]}
+
 
 class AudioController(Controller):
     tags = ("audio",)
 
-    @post("/v1/audio/transcriptions", status_code=200, summary="Speech to text, in the language spoken")
+    @serves(
+        Endpoint(
+            method="POST",
+            path="/v1/audio/transcriptions",
+            kind="audio",
+            line="speech to text",
+            summary="Speech to text, in the language spoken",
+            body=FORM,
+            answers=ANSWERS,
+        )
+    )
     async def transcribe(
         self, request: HttpRequest, dispatcher: NamedDependency[Dispatcher], spool: NamedDependency[Spool]
     ) -> Reply:
         return await _reply(request, dispatcher, spool, "transcribe")
 
-    @post("/v1/audio/translations", status_code=200, summary="Speech to text, in English")
+    @serves(
+        Endpoint(
+            method="POST",
+            path="/v1/audio/translations",
+            kind="audio",
+            line="speech to English text",
+            summary="Speech to text, in English",
+            body=FORM,
+            answers=ANSWERS,
+        )
+    )
     async def translate(
         self, request: HttpRequest, dispatcher: NamedDependency[Dispatcher], spool: NamedDependency[Spool]
     ) -> Reply:
@@ -31,7 +62,7 @@ class AudioController(Controller):
 
 
 async def _reply(request: HttpRequest, dispatcher: Dispatcher, spool: Spool, task: Task) -> Reply:
-    form = await read_form(request.headers.get("content-type", ""), request.stream(), spool, ("file",))
+    form = await read_form(request.headers.get("content-type", ""), request.stream(), spool, FORM.all_files)
     try:
         return _job(request, dispatcher, form, task)
     except BaseException:

@@ -14,8 +14,6 @@ from gateway.api.texts import TruncateName, check_text, decode_texts, renamed, s
 from gateway.errors import bad_request
 from pipelines.messages.embedding import MAX_DOCUMENTS, RerankRequest, Size, Truncate
 
-RERANK_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")  # Cohere's clients go by the version, others by none
-
 
 class DocumentItem(Struct, frozen=True):
     """Further keys are ignored: documents carry what their owners need."""

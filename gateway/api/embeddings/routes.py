@@ -1,16 +1,18 @@
-"""`/v1/embeddings`, and `/v1/rerank` with its other addresses"""
+"""Vectors of texts and pictures, and documents by relevance."""
 
 import msgspec
-from litestar import Controller, post
+from litestar import Controller
 from litestar.di import NamedDependency
 
 from gateway.api.answer import new_head
-from gateway.api.embeddings.answer import EmbeddingsAnswer
+from gateway.api.embeddings.answer import EmbeddingList, EmbeddingsAnswer
 from gateway.api.embeddings.request import EmbeddingsRequest, to_embedding_request
-from gateway.api.embeddings.rerank import RERANK_PATHS, TextsBody, parse_rerank, to_rerank_request
-from gateway.api.embeddings.rerank_answer import RerankAnswer, ScoredTexts
-from gateway.api.intake import HttpRequest, json_body, terms, timeline
+from gateway.api.embeddings.rerank import RerankBody, TextsBody, parse_rerank, to_rerank_request
+from gateway.api.embeddings.rerank_answer import Ranking, RerankAnswer, ScoredText, ScoredTexts
+from gateway.api.request import HttpRequest, json_body, terms, timeline
 from gateway.api.texts import decode_texts, units
+from gateway.endpoint import JSON, Endpoint, JsonBody
+from gateway.http.endpoints import serves
 from gateway.requests.dispatch import Dispatcher, Output, Reply
 from gateway.requests.exchange import Job
 
@@ -22,7 +24,17 @@ class EmbeddingsController(Controller):
 
     tags = ("embeddings",)
 
-    @post("/v1/embeddings", status_code=200, summary="Vectors of texts and, where the model has them, of images")
+    @serves(
+        Endpoint(
+            method="POST",
+            path="/v1/embeddings",
+            kind="embedding",
+            line="vectors of texts and pictures",
+            summary="Vectors of texts and, where the model has them, of images",
+            body=JsonBody(EmbeddingsRequest),
+            answers={JSON: [EmbeddingList]},
+        )
+    )
     async def embed(self, request: HttpRequest, dispatcher: NamedDependency[Dispatcher]) -> Reply:
         raw = await json_body(request)
         body = decode_texts(raw, _embeddings)
@@ -31,10 +43,23 @@ class EmbeddingsController(Controller):
         work = to_embedding_request(body)
         answer = EmbeddingsAnswer(route.name, len(work.inputs), body.encoding_format or "float")
         id = new_head("embd", route.name, route.fingerprint).id
-        job = Job(id, route, work, units(len(work.inputs)), wanted.timeout, raw, wanted.priority, tenant=wanted.tenant)
+        job = Job(
+            id, route, work, units(len(work.inputs)), wanted.timeout, len(raw), wanted.priority, tenant=wanted.tenant
+        )
         return dispatcher.reply(job, answer, timeline(request))
 
-    @post([*RERANK_PATHS], status_code=200, summary="Documents in the order of their relevance to a query")
+    @serves(
+        Endpoint(
+            method="POST",
+            path="/v1/rerank",
+            aliases=("/v2/rerank", "/rerank"),  # Cohere's clients go by the version, others by none
+            kind="embedding",
+            line="documents by relevance to a query",
+            summary="Documents in the order of their relevance to a query",
+            body=JsonBody(RerankBody, TextsBody),
+            answers={JSON: [Ranking, list[ScoredText]]},
+        )
+    )
     async def rerank(self, request: HttpRequest, dispatcher: NamedDependency[Dispatcher]) -> Reply:
         raw = await json_body(request)
         body = parse_rerank(raw)
@@ -44,7 +69,6 @@ class EmbeddingsController(Controller):
         id = new_head("rank", route.name, route.fingerprint).id
         answer: Output
         answer = ScoredTexts(work, body) if isinstance(body, TextsBody) else RerankAnswer(id, route.name, work, body)
-        job = Job(
-            id, route, work, units(len(work.documents)), wanted.timeout, raw, wanted.priority, tenant=wanted.tenant
-        )
+        needs = units(len(work.documents))
+        job = Job(id, route, work, needs, wanted.timeout, len(raw), wanted.priority, tenant=wanted.tenant)
         return dispatcher.reply(job, answer, timeline(request))

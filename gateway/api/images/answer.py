@@ -10,7 +10,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from gateway.api.answer import Timing, timing
 from gateway.http import sse
-from gateway.paths import FILES
 from gateway.uploads.gallery import Gallery
 from metrics.timeline import Phases
 from pipelines.messages import frames
@@ -116,12 +115,12 @@ class AddressesAnswer:
 
     streamed = False
 
-    def __init__(self, images: int, format: OutputFormat, gallery: Gallery, base_url: str) -> None:
+    def __init__(self, images: int, format: OutputFormat, gallery: Gallery, address: str) -> None:
         self._pictures: list[Picture | None] = [None] * images
         self._names: list[str] = []
         self._format: OutputFormat = format
         self._gallery = gallery
-        self._base_url = base_url
+        self._address = address  # to which a picture's name is added
 
     def render(self, event: Said) -> bytes:
         if isinstance(event, Picture):
@@ -135,7 +134,7 @@ class AddressesAnswer:
     def finish(self, done: Done, spent: Phases) -> bytes:
         pictures = _whole(self._pictures)
         items = [
-            Raw(_encode(ImageItem(picture.seed, url=f"{self._base_url}{FILES}/{name}")))
+            Raw(_encode(ImageItem(picture.seed, url=self._address + name)))
             for picture, name in zip(pictures, self._names, strict=True)
         ]
         return _body(items, _size(pictures[0]), self._format, done)

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct, ValidationError
+from msgspec import Meta, Struct, ValidationError
 
 from gateway.api.forms import single
 from gateway.api.text.sampling import unsupported
@@ -50,7 +50,7 @@ _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
 class ImageFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields of both endpoints. `null` is the same as absence."""
 
-    prompt: ImagePrompt
+    prompt: Annotated[ImagePrompt, Meta(extra_json_schema={"minLength": 1})]
     model: str | None = None  # None: the first image model
     n: ImageCount | None = None
     size: str | None = None  # WIDTHxHEIGHT, or auto: the model's own

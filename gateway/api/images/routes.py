@@ -1,21 +1,22 @@
-"""`/v1/images/generations`, `/v1/images/edits`, and the pictures that are fetched from an address"""
+"""Pictures of a text, or of a picture and a text; and those that are fetched from an address."""
 
 import asyncio
 import re
 
 import msgspec
-from litestar import Controller, Response, get, post
+from litestar import Controller, Response
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
 from gateway.api.answer import new_head
-from gateway.api.images.answer import AddressesAnswer, EventPrefix, ImagesAnswer, ImageStream
+from gateway.api.images.answer import AddressesAnswer, EventPrefix, ImageList, ImagesAnswer, ImageStream
 from gateway.api.images.request import EditForm, GenerationBody, parse_form, to_image_request
-from gateway.api.intake import HttpRequest, json_body, terms, timeline
+from gateway.api.request import HttpRequest, json_body, terms, timeline
 from gateway.api.texts import decode_texts
 from gateway.config.settings import Settings
+from gateway.endpoint import EVENTS, JSON, Bodies, Endpoint, FormBody, JsonBody
 from gateway.errors import bad_request, not_found
-from gateway.paths import FILES
+from gateway.http.endpoints import serves
 from gateway.requests.dispatch import Dispatcher, Output, Reply, Settling
 from gateway.requests.exchange import Job
 from gateway.requests.routing import Route
@@ -24,7 +25,9 @@ from gateway.uploads.multipart import Form, Limits, read_form
 from gateway.uploads.spool import Spool
 from pipelines.messages.image import MAX_PROMPT, ImageRequest
 
-FILE_FIELDS = ("image", "mask")
+FORM = FormBody(EditForm, files=("image",), optional_files=("mask",))
+ANSWERS: Bodies = {JSON: [ImageList], EVENTS: [str]}
+FILES = "/v1/images/files/"  # where finished pictures are fetched
 MAX_FIELD_BYTES = 2 * 4 * MAX_PROMPT + 64 * 1024  # two prompts in any script, and the rest
 
 _decoder = msgspec.json.Decoder(GenerationBody)
@@ -34,7 +37,17 @@ _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]+")
 class ImagesController(Controller):
     tags = ("images",)
 
-    @post("/v1/images/generations", status_code=200, summary="Pictures of a text, streamed or not")
+    @serves(
+        Endpoint(
+            method="POST",
+            path="/v1/images/generations",
+            kind="image",
+            line="pictures of a text",
+            summary="Pictures of a text, streamed or not",
+            body=JsonBody(GenerationBody),
+            answers=ANSWERS,
+        )
+    )
     async def generate(
         self,
         request: HttpRequest,
@@ -46,10 +59,20 @@ class ImagesController(Controller):
         body = decode_texts(raw, _decoder)
         route = dispatcher.route_or_first(body.model, "image")
         work = to_image_request(body, route.settings.image)
-        desk = _Desk(request, dispatcher, gallery, settings)
-        return desk.reply(body, route, work, "image_generation", raw=raw)
+        responder = _Responder(request, dispatcher, gallery, settings)
+        return responder.reply(body, route, work, "image_generation", body_bytes=len(raw))
 
-    @post("/v1/images/edits", status_code=200, summary="Pictures of a picture and a text, streamed or not")
+    @serves(
+        Endpoint(
+            method="POST",
+            path="/v1/images/edits",
+            kind="image",
+            line="pictures of a picture and a text",
+            summary="Pictures of a picture and a text, streamed or not",
+            body=FORM,
+            answers=ANSWERS,
+        )
+    )
     async def edit(
         self,
         request: HttpRequest,
@@ -60,7 +83,7 @@ class ImagesController(Controller):
     ) -> Reply:
         content_type = request.headers.get("content-type", "")
         limits = Limits(MAX_FIELD_BYTES, settings.server.max_image_bytes)
-        form = await read_form(content_type, request.stream(), spool, FILE_FIELDS, limits)
+        form = await read_form(content_type, request.stream(), spool, FORM.all_files, limits)
         try:
             body = parse_form(form.fields)
             image, mask = _file(form, "image"), _file(form, "mask")
@@ -68,15 +91,22 @@ class ImagesController(Controller):
                 raise bad_request("image", "'image' is required: the picture to start from, as a file of the form.")
             route = dispatcher.route_or_first(body.model, "image")
             work = to_image_request(body, route.settings.image, image, mask)
-            return _Desk(request, dispatcher, gallery, settings).reply(body, route, work, "image_edit", form=form)
+            return _Responder(request, dispatcher, gallery, settings).reply(body, route, work, "image_edit", form=form)
         except BaseException:
             form.discard()
             raise
 
-    @get(
-        FILES + "/{name:str}",
-        summary="A picture of an answer with addresses, until it expires. Open: the name is the secret",
-        security=[{}],
+    @serves(
+        Endpoint(
+            method="GET",
+            path=FILES + "{name:str}",
+            kind=None,
+            line=None,
+            summary="A picture of an answer with addresses, until it expires. Open: the name is the secret",
+            answers={f"image/{kind}": [bytes] for kind in ("png", "jpeg", "webp")},
+            access="open",  # a page's <img> sends no key
+            hidden=r"[A-Za-z0-9_-]+\.[a-z]+",
+        )
     )
     async def file(self, gallery: NamedDependency[Gallery], name: FromPath[str]) -> Response[bytes]:
         kept = gallery.find(name)
@@ -93,7 +123,7 @@ class ImagesController(Controller):
         return Response(data, media_type=kept.media_type, headers=headers)
 
 
-class _Desk:
+class _Responder:
     """Where one request comes in and its answer goes out."""
 
     def __init__(self, request: HttpRequest, dispatcher: Dispatcher, gallery: Gallery, settings: Settings) -> None:
@@ -109,13 +139,13 @@ class _Desk:
         work: ImageRequest,
         prefix: EventPrefix,
         *,
-        raw: bytes = b"",
+        body_bytes: int = 0,
         form: Form | None = None,
     ) -> Reply:
         asked = terms(self._request, route.settings)
         id = new_head("img", route.name, route.fingerprint).id
         files = tuple(form.files.values()) if form else ()
-        job = Job(id, route, work, work.n, asked.timeout, raw, asked.priority, files, asked.tenant)
+        job = Job(id, route, work, work.n, asked.timeout, body_bytes, asked.priority, files, asked.tenant)
         line = timeline(self._request)
         line.images = work.n
         output: Output
@@ -123,7 +153,7 @@ class _Desk:
         if body.stream:
             output = ImageStream(prefix, work.output_format, progress=bool(body.progress))
         elif body.response_format == "url":
-            output = settling = AddressesAnswer(work.n, work.output_format, self._gallery, self._base_url())
+            output = settling = AddressesAnswer(work.n, work.output_format, self._gallery, self._base_url() + FILES)
         else:
             output = ImagesAnswer(work.n, work.output_format)
         return self._dispatcher.reply(job, output, line, settling=settling)

@@ -19,7 +19,7 @@ Send = Callable[[bytes], Awaitable[None]]
 
 
 class SpeechSession:
-    """One socket's. `hear` and `run` are called by two tasks."""
+    """One socket's. `receive` and `run` are called by two tasks."""
 
     def __init__(self, call: LiveCall, send: Send) -> None:
         self._call = call
@@ -27,7 +27,7 @@ class SpeechSession:
         self._committed: dict[int, str] = {}  # by item that is open
         self._ending = False
 
-    async def hear(self, data: str | bytes) -> None:
+    async def receive(self, data: str | bytes) -> None:
         """One frame of the client: text is a control, binary is audio."""
         if isinstance(data, str):
             await self._control(data)

@@ -18,7 +18,7 @@ from gateway.requests.dispatch import Dispatcher
 from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from pipelines.messages import audio as messages
-from pipelines.messages.audio import Clear, Commit, Configure, StreamRequest, Turns
+from pipelines.messages.audio import Clear, Commit, Configure, StreamRequest, TurnDetection
 from pipelines.messages.frames import Said
 
 ENCODINGS: dict[str, Literal["pcm16", "pcmu", "pcma"]] = {
@@ -57,7 +57,7 @@ class BadEvent(Exception):
 
 
 class RealtimeSession:
-    """One socket's. `hear` and `run` are called by two tasks; `run` alone reads the stream's events."""
+    """One socket's. `receive` and `run` are called by two tasks; `run` alone reads the stream's events."""
 
     def __init__(self, session: Session, call: LiveCall, dispatcher: Dispatcher, send: Send) -> None:
         self._id = f"sess_{secrets.token_hex(12)}"
@@ -73,7 +73,7 @@ class RealtimeSession:
 
     # --- the client's side --------------------------------------------------------------------------------------------
 
-    async def hear(self, text: str | bytes) -> None:
+    async def receive(self, text: str | bytes) -> None:
         """One message of the client."""
         try:
             event = _decode(text)
@@ -139,9 +139,9 @@ class RealtimeSession:
             rate = format.rate or (DEFAULT_RATE if format.type == "audio/pcm" else G711_RATE)
             request = msgspec.structs.replace(request, encoding=ENCODINGS[format.type], rate=rate)
         if patch.turn_detection is None:
-            request = msgspec.structs.replace(request, turns=None)
+            request = msgspec.structs.replace(request, turn_detection=None)
         elif isinstance(patch.turn_detection, wire.TurnDetectionPatch):
-            request = msgspec.structs.replace(request, turns=_turns(patch.turn_detection))
+            request = msgspec.structs.replace(request, turn_detection=_turn_detection(patch.turn_detection))
         if patch.transcription is None:
             request = msgspec.structs.replace(request, language=None, prompt="")
         elif isinstance(patch.transcription, wire.TranscriptionPatch):
@@ -235,11 +235,11 @@ class RealtimeSession:
 
     def _wire_session(self) -> wire.WireSession:
         session, request = self._session, self._session.request
-        turns = request.turns
+        vad = request.turn_detection
         type = next(name for name, encoding in ENCODINGS.items() if encoding == request.encoding)
         detection = (
-            wire.WireTurnDetection("server_vad", turns.threshold, turns.prefix_padding_ms, turns.silence_duration_ms)
-            if turns
+            wire.WireTurnDetection("server_vad", vad.threshold, vad.prefix_padding_ms, vad.silence_duration_ms)
+            if vad
             else None
         )
         return wire.WireSession(
@@ -298,9 +298,9 @@ def _audio(text: str) -> bytes:
     return data
 
 
-def _turns(patch: wire.TurnDetectionPatch) -> Turns:
-    defaults = Turns()
-    return Turns(
+def _turn_detection(patch: wire.TurnDetectionPatch) -> TurnDetection:
+    defaults = TurnDetection()
+    return TurnDetection(
         threshold=defaults.threshold if patch.threshold is None else patch.threshold,
         prefix_padding_ms=defaults.prefix_padding_ms if patch.prefix_padding_ms is None else patch.prefix_padding_ms,
         silence_duration_ms=(

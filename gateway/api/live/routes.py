@@ -1,4 +1,4 @@
-"""`/v1/realtime?intent=transcription` and `/v1/audio/stream`: live speech over WebSockets."""
+"""Live speech over WebSockets, in two protocols."""
 
 import asyncio
 import secrets
@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Protocol, cast
 
 import msgspec
-from litestar import Controller, WebSocket, websocket
+from litestar import Controller, WebSocket
 from litestar.datastructures import State
 from litestar.di import NamedDependency
 from msgspec import ValidationError
@@ -17,8 +17,10 @@ from gateway.api.live.plain_query import StreamQuery
 from gateway.api.live.realtime import DEFAULT_RATE, RealtimeSession, Session
 from gateway.asgi import Message, Receive, Scope, disconnected
 from gateway.asgi import Send as AsgiSend
+from gateway.endpoint import Endpoint
 from gateway.errors import CLIENT_CLOSED_REQUEST, ApiError, bad_request, client_closed, validation_error
 from gateway.http.auth import Principal
+from gateway.http.endpoints import serves
 from gateway.http.middleware import refuse
 from gateway.http.request_log import Work, refused, worked
 from gateway.requests.dispatch import Dispatcher
@@ -26,7 +28,7 @@ from gateway.requests.exchange import Exchange, Job
 from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.timeline import Timeline
-from pipelines.messages.audio import StreamRequest, Turns
+from pipelines.messages.audio import StreamRequest, TurnDetection
 
 Socket = WebSocket[object, object, State]
 
@@ -35,10 +37,10 @@ NORMAL, BROKEN = 1000, 1011  # close codes, RFC 6455
 PLAIN_RATE, G711_RATE = 16_000, 8_000  # Hz
 
 
-class Talk(Protocol):
+class SocketSession(Protocol):
     """A session of either protocol."""
 
-    async def hear(self, data: str | bytes) -> None: ...
+    async def receive(self, data: str | bytes) -> None: ...
 
     async def run(self) -> None: ...
 
@@ -46,22 +48,22 @@ class Talk(Protocol):
 
 
 # One socket's call and session, of what its client asks for; raises ApiError.
-Prepare = Callable[[Socket, Dispatcher], tuple[LiveCall, Talk]]
+Prepare = Callable[[Socket, Dispatcher], tuple[LiveCall, SocketSession]]
 
 
 class RealtimeController(Controller):
     """Sessions are opened before the handshake is answered, so what is wrong is a status the client can read."""
 
-    @websocket("/v1/realtime")
+    @serves(Endpoint(method="WS", path="/v1/realtime", kind="audio", line="live transcription"))
     async def realtime(self, socket: Socket, dispatcher: NamedDependency[Dispatcher]) -> None:
         await _converse(socket, dispatcher, _realtime)
 
-    @websocket("/v1/audio/stream")
+    @serves(Endpoint(method="WS", path="/v1/audio/stream", kind="audio", line="live transcription"))
     async def stream(self, socket: Socket, dispatcher: NamedDependency[Dispatcher]) -> None:
         await _converse(socket, dispatcher, _plain)
 
 
-def _realtime(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, Talk]:
+def _realtime(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, SocketSession]:
     model, intent = socket.query_params.get("model"), socket.query_params.get("intent", "transcription")
     if intent != "transcription":
         raise bad_request("intent", "'intent' is not valid; this endpoint transcribes: 'transcription'.")
@@ -71,7 +73,7 @@ def _realtime(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, Talk]:
     return call, RealtimeSession(session, call, dispatcher, _Sender(socket))
 
 
-def _plain(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, Talk]:
+def _plain(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, SocketSession]:
     query = _query(socket.query_params)
     route = dispatcher.route_or_first(query.model, "audio")
     call = _call(socket, dispatcher, route, _stream_request(query))
@@ -139,14 +141,14 @@ async def _open(socket: Socket, call: LiveCall) -> None:
         await asyncio.gather(watcher, return_exceptions=True)  # it has let go of the socket then
 
 
-async def _hold(socket: Socket, talk: Talk) -> None:
+async def _hold(socket: Socket, session: SocketSession) -> None:
     """Run a session until the client leaves, or the stream ends and the socket is closed."""
     offered = socket.scope["subprotocols"]
     selected = SUBPROTOCOL if SUBPROTOCOL in offered else None
     send = cast(AsgiSend, socket.send)
     await send({"type": "websocket.accept", "subprotocol": selected, "headers": []})
-    listener = asyncio.create_task(_listen(socket, talk))
-    speaker = asyncio.create_task(_speak(socket, talk))
+    listener = asyncio.create_task(_listen(socket, session))
+    speaker = asyncio.create_task(_speak(socket, session))
     try:
         await asyncio.wait((listener, speaker), return_when=asyncio.FIRST_COMPLETED)
         for task in (listener, speaker):
@@ -160,23 +162,23 @@ async def _hold(socket: Socket, talk: Talk) -> None:
         await asyncio.gather(listener, speaker, return_exceptions=True)
 
 
-async def _listen(socket: Socket, talk: Talk) -> None:
+async def _listen(socket: Socket, session: SocketSession) -> None:
     receive = cast(Receive, socket.receive)
     while True:
         message: Message = await receive()
         if message["type"] == "websocket.disconnect":
             return
         data: str | bytes | None = message.get("text")
-        await talk.hear(message["bytes"] if data is None else data)
+        await session.receive(message["bytes"] if data is None else data)
 
 
-async def _speak(socket: Socket, talk: Talk) -> None:
+async def _speak(socket: Socket, session: SocketSession) -> None:
     code = NORMAL
     try:
-        await talk.run()
+        await session.run()
     except ApiError as error:
         code = BROKEN
-        await talk.broken(error)
+        await session.broken(error)
     with suppress(RuntimeError):
         await socket.close(code=code)
 
@@ -202,7 +204,7 @@ def _query(params: Mapping[str, str]) -> StreamQuery:
 
 
 def _stream_request(query: StreamQuery) -> StreamRequest:
-    turns = Turns(
+    detection = TurnDetection(
         threshold=query.threshold,
         prefix_padding_ms=query.prefix_padding_ms,
         silence_duration_ms=query.silence_duration_ms,
@@ -212,6 +214,6 @@ def _stream_request(query: StreamQuery) -> StreamRequest:
         rate=query.rate or (PLAIN_RATE if query.format == "pcm16" else G711_RATE),
         language=query.language,
         prompt=query.prompt,
-        turns=turns if query.turns == "server" else None,
+        turn_detection=detection if query.turns == "server" else None,
         words=True,
     )

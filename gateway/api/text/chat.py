@@ -1,19 +1,33 @@
 """`/v1/chat/completions`"""
 
-from litestar import Controller, post
+from litestar import Controller
 
-from gateway.api.intake import HttpRequest
-from gateway.api.text.chat_answer import ChatView
+from gateway.api.request import HttpRequest
+from gateway.api.text.chat_answer import ChatCompletion, ChatView
 from gateway.api.text.chat_request import ChatRequest, to_text_request
-from gateway.api.text.endpoint import TextEndpoint
+from gateway.api.text.handler import TextHandler
+from gateway.endpoint import EVENTS, JSON, Endpoint, JsonBody
+from gateway.http.endpoints import serves
 from gateway.requests.dispatch import Reply
 
-_endpoint = TextEndpoint(ChatRequest, to_text_request, ChatView, "chatcmpl")
+_handler = TextHandler(ChatRequest, to_text_request, ChatView, "chatcmpl")
 
 
 class ChatController(Controller):
     tags = ("text",)
 
-    @post("/v1/chat/completions", status_code=200, summary="Chat, streamed or not", direct=True)
+    @serves(
+        Endpoint(
+            method="POST",
+            path="/v1/chat/completions",
+            kind="text",
+            line="chat, streamed or not",
+            summary="Chat, streamed or not",
+            body=JsonBody(ChatRequest),
+            answers={JSON: [ChatCompletion], EVENTS: [str]},
+            example={"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 32},
+            direct=True,
+        )
+    )
     async def create(self, request: HttpRequest) -> Reply:
-        return await _endpoint.reply(request)
+        return await _handler.reply(request)

@@ -1,19 +1,32 @@
 """`/v1/completions`"""
 
-from litestar import Controller, post
+from litestar import Controller
 
-from gateway.api.intake import HttpRequest
-from gateway.api.text.completion_answer import CompletionView
+from gateway.api.request import HttpRequest
+from gateway.api.text.completion_answer import Completion, CompletionView
 from gateway.api.text.completion_request import CompletionRequest, to_text_request
-from gateway.api.text.endpoint import TextEndpoint
+from gateway.api.text.handler import TextHandler
+from gateway.endpoint import EVENTS, JSON, Endpoint, JsonBody
+from gateway.http.endpoints import serves
 from gateway.requests.dispatch import Reply
 
-_endpoint = TextEndpoint(CompletionRequest, to_text_request, CompletionView, "cmpl")
+_handler = TextHandler(CompletionRequest, to_text_request, CompletionView, "cmpl")
 
 
 class CompletionsController(Controller):
     tags = ("text",)
 
-    @post("/v1/completions", status_code=200, summary="Text completion, streamed or not", direct=True)
+    @serves(
+        Endpoint(
+            method="POST",
+            path="/v1/completions",
+            kind="text",
+            line="text completion",
+            summary="Text completion, streamed or not",
+            body=JsonBody(CompletionRequest),
+            answers={JSON: [Completion], EVENTS: [str]},
+            direct=True,
+        )
+    )
     async def create(self, request: HttpRequest) -> Reply:
-        return await _endpoint.reply(request)
+        return await _handler.reply(request)

@@ -15,7 +15,7 @@ KEPT_ROWS = TILE  # larger tiles are rare (a replay), and are not kept
 KEPT_TILES = 16  # of one number of rows
 
 
-class Turn:
+class Rotation:
     """Cosines and sines of the rows' positions, by one rope. Values are multiplied by a cosine of one, that is all."""
 
     def __init__(self, config: DecoderConfig, rows: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -59,7 +59,7 @@ class Tile:
         self.projected_heads = self.projected.view(rows, total, head_dim)[:, :rotated]
         self.qkv = zeros(rows, total * head_dim)
         qkv_heads = self.qkv.view(rows, total, head_dim)
-        self.turns = [Turn(config, rows, dtype, device) for _ in config.ropes]
+        self.rotations = [Rotation(config, rows, dtype, device) for _ in config.ropes]
         self.first_halves, self.second_halves = qkv_heads[:, :rotated].chunk(2, 2)
         self.projected_first_halves, self.projected_second_halves = self.projected_heads.chunk(2, 2)
         self.query = qkv_heads[:, :heads].view(rows, kv_heads, config.group, head_dim)
@@ -78,8 +78,8 @@ class Tile:
             self.positive.copy_(embedded)
         else:
             self.positive[:count] = embedded
-        for turn, table in zip(self.turns, tables, strict=True):
-            turn.enter(positions, table)
+        for rotation, table in zip(self.rotations, tables, strict=True):
+            rotation.enter(positions, table)
         torch.neg(self.positive, out=self.negative)
 
     def normed(self, weight: Tensor, eps: float) -> Tensor:
@@ -97,12 +97,12 @@ class Tile:
         self.positive.add_(branch)
         self.negative.sub_(branch)
 
-    def turn(self, rope: int) -> None:
+    def rotate(self, rope: int) -> None:
         """Give the projected q and k their positions, by the config's rope of that index."""
-        turn = self.turns[rope]
-        torch.mul(self.projected, turn.cos, out=self.qkv)
-        self.first_halves.addcmul_(self.projected_second_halves, turn.sin, value=-1)
-        self.second_halves.addcmul_(self.projected_first_halves, turn.sin)
+        rotation = self.rotations[rope]
+        torch.mul(self.projected, rotation.cos, out=self.qkv)
+        self.first_halves.addcmul_(self.projected_second_halves, rotation.sin, value=-1)
+        self.second_halves.addcmul_(self.projected_first_halves, rotation.sin)
 
     def halves(self, gate_up: Tensor) -> tuple[Tensor, Tensor]:
         """[rows, 2 · intermediate] -> gate and up, [rows, intermediate]; valid until the next call."""

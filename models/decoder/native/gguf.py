@@ -4,30 +4,26 @@ For files whose matrices need no more than that their bytes are put in another o
 row). Torch's loader (`models.decoder.assembly`) takes the others, and is what this one is tested against.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.decoder.config import DecoderConfig
-from models.decoder.gguf_names import gguf_name, row_order
+from models.decoder.families.layout import Part, TensorKey
 from models.decoder.native.decoder import Embedding, NativeDecoder
 from models.decoder.native.forward import NativeForward, NativeLayer, has_code_for
 from models.decoder.native.library import Engine, LimitsStruct
 from models.decoder.native.packing import Bytes, Floats, PackedLinear, pack_q4, pack_q8
-from models.decoder.tensors import EMBEDDING, HEAD, NORM, not_finite, one_row, tensor_shapes
+from models.decoder.tensors import component_order, not_finite, one_row, row_order, tensor_shapes
 from models.files.gguf import F32, Q4_0, Q4_1, Q8_0, BlockType, GGUFFile
+from models.files.gguf_blocks import GROUP, expanded, scales
 
 T = TypeVar("T", bound=np.generic)
 
-GROUP = 32  # values of a row that share a scale in all of the types
-
-_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-_OUTPUT, _GATE_UP, _DOWN = ("self_attn.o_proj",), ("mlp.gate_proj", "mlp.up_proj"), ("mlp.down_proj",)
-_SHARED = (_QKV, _GATE_UP)  # weights that become one linear
+_READ = (Q8_0, Q4_0, Q4_1)  # types of matrices
 
 
 def load_native(file: GGUFFile, config: DecoderConfig, engine: Engine, threads: int) -> NativeDecoder | None:
@@ -49,7 +45,7 @@ def load_native(file: GGUFFile, config: DecoderConfig, engine: Engine, threads: 
         "weight_bytes": str(head.nbytes + sum(layer.nbytes for layer in layers)),
         "attention": "paged, native in prefill, native in decode",
     }
-    forward = NativeForward(engine, config, layers, reader.vector(f"{NORM}.weight"), head)
+    forward = NativeForward(engine, config, layers, reader.norm(), head)
     return NativeDecoder(config, forward, reader.embedding(), details)
 
 
@@ -61,126 +57,107 @@ class _Reader:
         self._config = config
         self._limits = limits
         self._shapes = dict(tensor_shapes(config))
-        self._head = f"{EMBEDDING if config.tie_word_embeddings else HEAD}.weight"
+        self._head = TensorKey(Part.EMBEDDING if config.tie_word_embeddings else Part.HEAD)
 
     def reads_all(self) -> bool:
         """Whether the config asks for nothing else, and all of it is in a type that is read."""
-        config = self._config
-        plain = config.norm_offset == 0 and config.embedding_scale == 1 and not config.fused_weights
-        whole_heads = all(2 * len(rope.inv_freq) in (0, config.head_dim) for rope in config.ropes)
-        return plain and whole_heads and all(map(self._reads, self._shapes)) and self._alike()
+        plain = self._config.layout.norm_offset == 0 and self._config.embedding_scale == 1
+        return plain and all(map(self._reads, self._shapes)) and self._alike()
 
-    def _reads(self, name: str) -> bool:
-        kind = self._kind(name)
-        return kind is F32 if len(self._shapes[name]) == 1 else kind in _EXPANDED
+    def _reads(self, key: TensorKey) -> bool:
+        kind = self._kind(key)
+        return kind is F32 if len(self._shapes[key]) == 1 else kind in _READ
 
     def _alike(self) -> bool:
         """Whether weights that become one linear are of one type."""
+        layout = self._config.layout
         return all(
-            len({self._kind(f"model.layers.{index}.{name}.weight") for name in names}) == 1
-            for names in _SHARED
-            for index in range(self._config.num_layers)
+            len({self._kind(TensorKey(part, layer)) for part in parts}) == 1
+            for parts in (layout.qkv, layout.gate_up)
+            for layer in range(self._config.num_layers)
         )
 
-    def _kind(self, name: str) -> BlockType:
-        return self._file.block_type(gguf_name(name))
+    def _name(self, key: TensorKey) -> str:
+        return self._config.layout.name(key)
+
+    def _kind(self, key: TensorKey) -> BlockType:
+        return self._file.block_type(self._name(key))
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    def layer(self, index: int) -> NativeLayer:
-        prefix = f"model.layers.{index}"
+    def layer(self, layer: int) -> NativeLayer:
+        layout = self._config.layout
         return NativeLayer(
-            attention_norm=self.vector(f"{prefix}.input_layernorm.weight"),
-            qkv=self._linear(prefix, _QKV),
-            qk_norm=self._qk_norm(prefix) if self._config.qk_norm else None,
-            output=self._linear(prefix, _OUTPUT),
-            mlp_norm=self.vector(f"{prefix}.post_attention_layernorm.weight"),
-            gate_up=self._linear(prefix, _GATE_UP),
-            down=self._linear(prefix, _DOWN),
+            attention_norm=self._vector(Part.ATTENTION_NORM, layer),
+            qkv=self._linear(layer, layout.qkv),
+            qk_norm=self._qk_norm(layer) if self._config.qk_norm else None,
+            output=self._linear(layer, (Part.OUTPUT,)),
+            mlp_norm=self._vector(Part.MLP_NORM, layer),
+            gate_up=self._linear(layer, layout.gate_up),
+            down=self._linear(layer, (Part.DOWN,)),
         )
+
+    def norm(self) -> Floats:
+        return self._vector(Part.NORM)
 
     def head(self) -> PackedLinear:
         return self._packed([self._head], self._rows(self._head), None)
 
     def embedding(self) -> Embedding:
         """Rows are expanded from the file's own when they are looked up; copied, as a file may be changed."""
-        name = f"{EMBEDDING}.weight"
-        blocks, kind = self._rows(name).copy(), self._kind(name)
-        if name != self._head:  # the head's are looked at as they are packed
-            halves = blocks.reshape(-1, kind.size)[:, : 4 if kind is Q4_1 else 2].copy().view(np.float16)
-            if not np.isfinite(halves).all():
-                raise not_finite(name)
-        expand = _EXPANDED[kind]
-        return lambda ids: expand(blocks[ids])
+        key = TensorKey(Part.EMBEDDING)
+        rows, kind = self._rows(key).copy(), self._kind(key)
+        found = () if key == self._head else scales(rows, kind)  # the head's are looked at as they are packed
+        if not all(each is None or np.isfinite(each).all() for each in found):
+            raise not_finite(self._name(key))
+        return lambda ids: expanded(rows[ids], kind)
 
-    def vector(self, name: str) -> Floats:
-        values = self._file.blocks(gguf_name(name)).copy().view(np.float32).reshape(-1)
+    def _vector(self, part: Part, layer: int | None = None, *, bias: bool = False) -> Floats:
+        name = self._name(TensorKey(part, layer, bias))
+        values = self._file.blocks(name).copy().view(np.float32).reshape(-1)
         if not np.isfinite(values).all():
             raise not_finite(name)
         return values
 
-    def _rows(self, name: str) -> Bytes:
+    def _rows(self, key: TensorKey) -> Bytes:
         """[outputs, bytes of a row], as they are stored. Raises ModelLoadError as `weight_checks` does."""
-        rows = self._file.blocks(gguf_name(name))
+        rows = self._file.blocks(self._name(key))
         if len(rows) > 1 and np.array_equal(rows[1], rows[0]) and (rows == rows[0]).all():
-            first = _EXPANDED[self._kind(name)](rows[:1])
-            if first.any() or name in (self._head, f"{EMBEDDING}.weight"):
-                raise one_row(name)
+            first = expanded(rows[:1], self._kind(key))
+            if first.any() or key.part in (Part.EMBEDDING, Part.HEAD):
+                raise one_row(self._name(key))
         return rows
 
-    def _qk_norm(self, prefix: str) -> Floats:
+    def _qk_norm(self, layer: int) -> Floats:
         """[heads + kv_heads, head_dim]"""
-        of_query, of_key = (self.vector(f"{prefix}.self_attn.{name}_norm.weight") for name in ("q", "k"))
+        of_query, of_key = self._vector(Part.Q_NORM, layer), self._vector(Part.K_NORM, layer)
+        order = component_order(self._config, layer)
+        if order is not None:
+            of_query, of_key = of_query[order], of_key[order]
         return np.stack([of_query] * self._config.num_heads + [of_key] * self._config.num_kv_heads)
 
-    def _linear(self, prefix: str, names: Sequence[str]) -> PackedLinear:
-        weights, biases = ([f"{prefix}.{name}.{each}" for name in names] for each in ("weight", "bias"))
-        rows = np.concatenate([self._ordered(name, self._rows(name)) for name in weights])
+    def _linear(self, layer: int, parts: Sequence[Part]) -> PackedLinear:
+        weights = [TensorKey(part, layer) for part in parts]
+        rows = np.concatenate([self._ordered(key, self._rows(key)) for key in weights])
+        biases = [TensorKey(part, layer, bias=True) for part in parts]
         bias = None
         if biases[0] in self._shapes:
-            bias = np.concatenate([self._ordered(name, self.vector(name)) for name in biases])
+            bias = np.concatenate([self._ordered(key, self._vector(key.part, layer, bias=True)) for key in biases])
         return self._packed(weights, rows, bias)
 
-    def _ordered(self, name: str, rows: NDArray[T]) -> NDArray[T]:
-        order = row_order(self._config, name)
+    def _ordered(self, key: TensorKey, rows: NDArray[T]) -> NDArray[T]:
+        order = row_order(self._config, key)
         return rows if order is None else rows[order]
 
     # --- packing ------------------------------------------------------------------------------------------------------
 
-    def _packed(self, names: Sequence[str], rows: Bytes, bias: Floats | None) -> PackedLinear:
-        """`rows`: [outputs, bytes of a row], those of all `names`."""
-        kind, (_, inputs) = self._kind(names[0]), self._shapes[names[0]]
+    def _packed(self, keys: Sequence[TensorKey], rows: Bytes, bias: Floats | None) -> PackedLinear:
+        """`rows`: [outputs, bytes of a row], those of all `keys`."""
+        kind, (_, inputs) = self._kind(keys[0]), self._shapes[keys[0]]
         if kind is Q8_0:
             packed = pack_q8(self._limits, rows, inputs, bias)
         else:
             packed = pack_q4(self._limits, rows, inputs, bias, minima=kind is Q4_1)
         if packed is None:
-            raise not_finite(" or ".join(names))
+            raise not_finite(" or ".join(map(self._name, keys)))
         return packed
-
-
-def _halves(raw: Bytes) -> NDArray[np.float16]:
-    """[…, 2] bytes -> […]"""
-    return np.ascontiguousarray(raw).view(np.float16)[..., 0]
-
-
-def _expand_q8(rows: Bytes) -> Floats:
-    raw = rows.reshape(len(rows), -1, Q8_0.size)
-    return (raw[..., 2:].view(np.int8) * _halves(raw[..., :2]).astype(np.float32)[..., None]).reshape(len(rows), -1)
-
-
-def _expand_q4(rows: Bytes, kind: BlockType) -> Floats:
-    raw = rows.reshape(len(rows), -1, kind.size)
-    scale = _halves(raw[..., :2]).astype(np.float32)
-    minimum = _halves(raw[..., 2:4]).astype(np.float32) if kind is Q4_1 else -8 * scale
-    pairs = raw[..., -GROUP // 2 :]
-    codes = np.concatenate((pairs & 15, pairs >> 4), -1)
-    return (codes * scale[..., None] + minimum[..., None]).reshape(len(rows), -1)
-
-
-# Types of matrices that are read -> [n, bytes of a row] to [n, values of a row].
-_EXPANDED: Mapping[BlockType, Callable[[Bytes], Floats]] = {
-    Q8_0: _expand_q8,
-    Q4_0: partial(_expand_q4, kind=Q4_0),
-    Q4_1: partial(_expand_q4, kind=Q4_1),
-}

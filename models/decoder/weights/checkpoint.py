@@ -1,16 +1,13 @@
-"""Weights by their Hugging Face names, whatever the files are."""
+"""Weights by their names in the files, whatever these are."""
 
 from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
 from models.decoder.config import DecoderConfig
-from models.decoder.gguf_names import gguf_name, require_gguf_tensors, row_order
+from models.decoder.gguf_config import require_gguf_tensors
 from models.decoder.tensors import Shape, require_tensors
-from models.decoder.weights.gguf_blocks import Form, GGUFMatrices
+from models.decoder.weights.gguf_matrices import Form, GGUFMatrices
 from models.decoder.weights.packed import Packing
 from models.decoder.weights.quantised import Int4Weight, Int8Weight, Weight
 from models.errors import ModelLoadError
@@ -54,27 +51,18 @@ class SafetensorsCheckpoint:
 
 
 class GGUFCheckpoint:
-    def __init__(
-        self, file: GGUFFile, config: DecoderConfig, forms: Collection[Form] = (Int8Weight, Int4Weight)
-    ) -> None:
+    def __init__(self, file: GGUFFile, forms: Collection[Form] = (Int8Weight, Int4Weight)) -> None:
         """`forms`: that have kernels; what a type would become beyond them is dequantised instead.
 
         Raises ModelLoadError where a tensor has a type that can't be read.
         """
         self._file = file
         self._matrices = GGUFMatrices(file, forms)
-        self._config = config
 
     def require(self, config: DecoderConfig) -> None:
         require_gguf_tensors(self._file, config)
 
     def weight(self, name: str) -> Weight:
-        stored = gguf_name(name)
-        if stored not in self._file.tensors:
-            raise ModelLoadError(f"{self._file.path} lacks the tensor {stored}")
-        weight = self._matrices.read(stored)
-        order = row_order(self._config, name)
-        if order is None:
-            return weight
-        rows = torch.from_numpy(order)
-        return weight[rows] if isinstance(weight, Tensor) else weight.rows(rows)
+        if name not in self._file.tensors:
+            raise ModelLoadError(f"{self._file.path} lacks the tensor {name}")
+        return self._matrices.read(name)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from models.decoder.tensors import EMBEDDING, HEAD, not_finite, one_row
+from models.decoder.tensors import not_finite, one_row
 from models.decoder.weights.quantised import Int8Weight, Weight
 from models.errors import ModelLoadError
 
@@ -11,9 +11,10 @@ _TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _ROWS_AT_ONCE = 1024
 
 
-def require_weights(name: str, weight: Weight) -> None:
+def require_weights(name: str, weight: Weight, *, zeros: bool) -> None:
     """Raises ModelLoadError where values are no floating-point numbers, or not finite, or a matrix gives the same for
-    all outputs: then its rows are all one, and not of zeros, as layers may have them that leave the residual alone."""
+    all outputs: then its rows are all one. `zeros`: whether they may be of zeros, as those of layers may be that leave
+    the residual alone."""
     parts: tuple[Tensor, ...]
     if isinstance(weight, Tensor):
         parts, rows = (weight,), weight.shape[0]
@@ -32,7 +33,7 @@ def require_weights(name: str, weight: Weight) -> None:
     starts = (1, *range(2, rows, _ROWS_AT_ONCE))
     ends = (2, *(min(start + _ROWS_AT_ONCE, rows) for start in starts[1:]))
     same = all(bool((_dense(weight, *span) == first).all()) for span in zip(starts, ends, strict=True))
-    if same and (bool(first.any()) or name.removesuffix(".weight").endswith((EMBEDDING, HEAD))):
+    if same and (bool(first.any()) or not zeros):
         raise one_row(name)
 
 

@@ -9,7 +9,7 @@ from models.whisper.model import Whisper
 from pipelines.audio.agreement import SpokenWord
 from pipelines.audio.cuts import Cut
 from pipelines.audio.features import SAMPLE_RATE
-from pipelines.audio.live.recording import Tape
+from pipelines.audio.live.buffer import AudioBuffer
 from pipelines.audio.stitching import segments
 from pipelines.audio.vad import FRAME, Span
 from pipelines.audio.windows import Window
@@ -52,10 +52,10 @@ class Section:
 class Items:
     """One stream's, in the order in which they began."""
 
-    def __init__(self, stream_id: str, model: Whisper, tape: Tape) -> None:
+    def __init__(self, stream_id: str, model: Whisper, buffer: AudioBuffer) -> None:
         self._id = stream_id
         self._model = model
-        self._tape = tape
+        self._buffer = buffer
         self._sections: deque[Section] = deque()  # said from the front
         self._number = 0
 
@@ -102,7 +102,7 @@ class Items:
         self, item: Item, committed: Sequence[SpokenWord], tentative: Sequence[SpokenWord], speech: int, seen: int
     ) -> Partial:
         """A run over the open section up to `seen`, whose speech began at `speech`."""
-        arrived = None if item.announced else self._tape.arrival(speech + FRAME)
+        arrived = None if item.announced else self._buffer.arrival(speech + FRAME)
         item.announced = True
         delta = item.say("".join(text for text, _ in committed))
         rest = "".join(text for text, _ in tentative)
@@ -126,7 +126,7 @@ class Items:
                     item.words += part.words
         if not section.last:
             return Partial(self._id, item.number, delta, "", section.where.start, section.where.end)
-        arrived = self._tape.arrival(item.speech_end)
+        arrived = self._buffer.arrival(item.speech_end)
         return Final(
             id=self._id,
             item=item.number,

@@ -14,14 +14,15 @@ from pipelines.audio.coverage import pause_before
 from pipelines.audio.cuts import Cut, cut, quietest
 from pipelines.audio.fallback import TEMPERATURES, is_degenerate, is_silent
 from pipelines.audio.features import SAMPLE_RATE, Samples
-from pipelines.audio.live.hearing import Heard
+from pipelines.audio.live.buffer import AudioBuffer
+from pipelines.audio.live.chunks import AudioChunk
 from pipelines.audio.live.items import Item, Items, Section, seconds
-from pipelines.audio.live.recording import Tape
 from pipelines.audio.live.turns import ONSET, Began, TurnDetector
 from pipelines.audio.vad import FRAME, Span, speech_spans
 from pipelines.audio.windows import Lane, Stage, Window
 from pipelines.base import Ticket
 from pipelines.messages.audio import (
+    Acknowledged,
     Cleared,
     Committed,
     Configured,
@@ -31,7 +32,6 @@ from pipelines.messages.audio import (
     SpeechStopped,
     StreamRequest,
 )
-from pipelines.messages.audio import Heard as HeardEvent
 from pipelines.messages.frames import Done, Event, Timing, Usage
 
 MIN_COMMIT = SAMPLE_RATE // 10  # 100 ms: less can't be committed
@@ -45,7 +45,7 @@ TAIL = SAMPLE_RATE * 3 // 10  # silence after a turn's last speech that its fina
 LEFT_OUT = SAMPLE_RATE  # speech that a partial leaves out before it counts: its last words may not be there yet
 LANGUAGE_THRESHOLD = 0.5
 MAX_BACKLOG = 60 * SAMPLE_RATE  # audio that may wait for its final run before the client is held back
-ACKNOWLEDGED = SAMPLE_RATE // 2  # audio between two `Heard`
+ACKNOWLEDGED = SAMPLE_RATE // 2  # audio between two `Acknowledged`
 WORD_PAUSE_MS = 200  # silence that words are taken out of
 
 
@@ -85,10 +85,10 @@ class LiveStream:
         self._events: list[Event] = []
         self._windows: list[Window] = []
         self._dropped: list[Window] = []
-        self._tape = Tape()
-        self._detector = TurnDetector(request.turns) if request.turns else None
+        self._buffer = AudioBuffer()
+        self._detector = TurnDetector(request.turn_detection) if request.turn_detection else None
         self._turn: Turn | None = None
-        self._items = Items(ticket.id, options.model, self._tape)
+        self._items = Items(ticket.id, options.model, self._buffer)
         self._uncommitted = 0  # position after what was committed or cleared last
         self._overflowing = False
         self._received = 0  # samples, those that overflowed too
@@ -108,9 +108,9 @@ class LiveStream:
 
     # --- input --------------------------------------------------------------------------------------------------------
 
-    def hear(self, heard: Heard) -> None:
-        self._received += len(heard.samples)
-        if self._detector is None and self._held + len(heard.samples) > self._options.max_buffer_seconds * SAMPLE_RATE:
+    def append(self, chunk: AudioChunk) -> None:
+        self._received += len(chunk.samples)
+        if self._detector is None and self._held + len(chunk.samples) > self._options.max_buffer_seconds * SAMPLE_RATE:
             if not self._overflowing:
                 held = self._options.max_buffer_seconds
                 message = (
@@ -119,10 +119,10 @@ class LiveStream:
                 self.refuse("input_audio_buffer_overflow", message)
             self._overflowing = True
         else:
-            known = self._tape.frames
-            self._tape.append(heard)
+            known = self._buffer.frames
+            self._buffer.append(chunk)
             if self._detector is not None:
-                for change in self._detector.hear(heard.probabilities, known):
+                for change in self._detector.update(chunk.probabilities, known):
                     if isinstance(change, Began):
                         self._begin(change)
                     else:
@@ -147,18 +147,18 @@ class LiveStream:
         if turn is not None and self._detector is not None:
             self._detector.stop()
             self._drop_partial(turn)
-            self._events.append(SpeechStopped(self._ticket.id, turn.item.number, seconds(self._tape.end)))
+            self._events.append(SpeechStopped(self._ticket.id, turn.item.number, seconds(self._buffer.end)))
             self._events.append(ItemFailed(self._ticket.id, turn.item.number, "The audio buffer was cleared."))
-        self._uncommitted = self._tape.end
+        self._uncommitted = self._buffer.end
         self._overflowing = False
         self._forget()
         self._events.append(Cleared(self._ticket.id))
 
     def configure(self, request: StreamRequest, context: tuple[int, ...]) -> None:
         """From here on as `request` says. What is held is committed where it changes how turns are made."""
-        if request.turns != self._request.turns:
+        if request.turn_detection != self._request.turn_detection:
             self._commit()
-            self._detector = TurnDetector(request.turns) if request.turns else None
+            self._detector = TurnDetector(request.turn_detection) if request.turn_detection else None
         self._request, self._context = request, context
         self._events.append(Configured(self._ticket.id))
 
@@ -176,12 +176,12 @@ class LiveStream:
 
     @property
     def _held(self) -> int:
-        return self._tape.end - self._uncommitted
+        return self._buffer.end - self._uncommitted
 
     def _begin(self, change: Began) -> None:
-        assert self._request.turns is not None
-        padding = self._request.turns.prefix_padding_ms * SAMPLE_RATE // 1000
-        start = max(change.speech - padding, self._uncommitted, self._tape.start)
+        assert self._request.turn_detection is not None
+        padding = self._request.turn_detection.prefix_padding_ms * SAMPLE_RATE // 1000
+        start = max(change.speech - padding, self._uncommitted, self._buffer.start)
         item = self._items.new(start, change.seen, self._request.language)
         self._turn = Turn(item, change.speech, start, decoded=change.speech)
         self._events.append(SpeechStarted(self._ticket.id, item.number, seconds(start)))
@@ -204,14 +204,14 @@ class LiveStream:
         if turn is None:
             self._forget()
             return
-        length = self._tape.frames - turn.start
+        length = self._buffer.frames - turn.start
         if length < LONG_SECTION:
             return
-        earliest = max(turn.start + SAMPLE_RATE, turn.agreement.until, self._tape.frames - CUT_RANGE)
-        first, last = -(-earliest // FRAME), self._tape.frames // FRAME
+        earliest = max(turn.start + SAMPLE_RATE, turn.agreement.until, self._buffer.frames - CUT_RANGE)
+        first, last = -(-earliest // FRAME), self._buffer.frames // FRAME
         if last - first < 2:
             return
-        probabilities = self._tape.probabilities(first * FRAME, last * FRAME)
+        probabilities = self._buffer.probabilities(first * FRAME, last * FRAME)
         lowest = quietest(probabilities, 0, len(probabilities))
         if length < MAX_SECTION and probabilities[lowest] > DIP:
             return
@@ -228,18 +228,18 @@ class LiveStream:
         """Make an item of what is held, if there is any."""
         if self._turn is not None and self._detector is not None:
             self._detector.stop()
-            self._finish(self._detector.last_speech, self._tape.end)
+            self._finish(self._detector.last_speech, self._buffer.end)
         elif self._detector is None and self._held >= MIN_COMMIT:
             self._commit_buffer()
 
     def _commit_buffer(self) -> None:
-        start, end = self._uncommitted, self._tape.end
+        start, end = self._uncommitted, self._buffer.end
         self._uncommitted, self._overflowing = end, False
         item = self._items.new(start, end, self._request.language)
         item.end = end
         self._events.append(Committed(self._ticket.id, item.number))
         offset = start // FRAME * FRAME
-        cuts = cut(self._tape.probabilities(offset, end), end - offset)
+        cuts = cut(self._buffer.probabilities(offset, end), end - offset)
         for index, each in enumerate(cuts):
             spans = tuple(Span(span.start + offset, span.end + offset) for span in each.spans)
             self._finalise(item, Cut(spans), None, last=index == len(cuts) - 1)
@@ -253,12 +253,12 @@ class LiveStream:
         Not while an earlier section of it is still to be said. A run that waits unseen gives way to the newer one,
         which takes over its place.
         """
-        turn, end = self._turn, self._tape.end
+        turn, end = self._turn, self._buffer.end
         if turn is None or self._items.awaits(turn.item):
             return
         # Speech alone counts: in the silence that may end the turn, a partial would only hold up the final.
-        heard = end if self._detector is None else self._detector.last_speech
-        fresh = heard - turn.decoded
+        spoken = end if self._detector is None else self._detector.last_speech
+        fresh = spoken - turn.decoded
         stale = turn.partial
         if fresh < interval * SAMPLE_RATE or end - turn.speech < FIRST_PARTIAL:
             return
@@ -266,7 +266,7 @@ class LiveStream:
             return
         self._drop_partial(turn)
         turn.decoded = end
-        audio = self._tape.samples(turn.start, end)
+        audio = self._buffer.samples(turn.start, end)
         speech = self._speech(turn.start, end)
         speech = Cut((Span(turn.start, end),)).within(speech)
         turn.partial = self._window(Lane.PARTIAL, turn.item, audio, turn, speech)
@@ -333,7 +333,7 @@ class LiveStream:
         start, end = where.spans[0].start, where.spans[-1].end
         local = Cut(tuple(Span(span.start - start, span.end - start) for span in where.spans))
         speech = self._speech(start, end)
-        audio = local.take(self._tape.samples(start, end))
+        audio = local.take(self._buffer.samples(start, end))
         window = self._window(Lane.FINAL, item, audio, turn, where.within(speech))
         self._items.append(Section(item, where, speech, window, last))
         self._windows.append(window)
@@ -341,9 +341,9 @@ class LiveStream:
     def _speech(self, start: int, end: int) -> tuple[Span, ...]:
         """Where there is speech in [start, end), in positions of the stream."""
         offset = start // FRAME * FRAME
-        threshold = self._request.turns.threshold if self._request.turns else 0.5
-        heard = speech_spans(self._tape.probabilities(start, end), threshold, WORD_PAUSE_MS)
-        return tuple(Span(span.start + offset, span.end + offset) for span in heard)
+        threshold = self._request.turn_detection.threshold if self._request.turn_detection else 0.5
+        spans = speech_spans(self._buffer.probabilities(start, end), threshold, WORD_PAUSE_MS)
+        return tuple(Span(span.start + offset, span.end + offset) for span in spans)
 
     def _window(self, lane: Lane, item: Item, audio: Samples, turn: Turn | None, speech: tuple[Span, ...]) -> Window:
         final = lane is Lane.FINAL
@@ -374,15 +374,15 @@ class LiveStream:
         """Let the client go on, unless there is too much that waits for its final run."""
         if self._items.backlog <= MAX_BACKLOG and self._received - self._acknowledged >= ACKNOWLEDGED:
             self._acknowledged = self._received
-            self._events.append(HeardEvent(self._ticket.id, self._received / SAMPLE_RATE))
+            self._events.append(Acknowledged(self._ticket.id, self._received / SAMPLE_RATE))
 
     def _forget(self) -> None:
         """Let go of the past that nothing refers to; before a turn, what its padding may take stays."""
         keep = self._uncommitted
         if self._detector is not None and self._turn is None:
             padding = self._detector.options.prefix_padding_ms * SAMPLE_RATE // 1000
-            keep = max(keep, self._tape.end - padding - 2 * ONSET * FRAME)
+            keep = max(keep, self._buffer.end - padding - 2 * ONSET * FRAME)
         if self._turn is not None:
             keep = self._turn.start
         earliest = self._items.earliest
-        self._tape.forget(keep if earliest is None else min(keep, earliest))
+        self._buffer.forget(keep if earliest is None else min(keep, earliest))

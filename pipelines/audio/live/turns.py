@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from pipelines.audio.features import SAMPLE_RATE
 from pipelines.audio.vad import FRAME, HYSTERESIS
-from pipelines.messages.audio import Turns
+from pipelines.messages.audio import TurnDetection
 
 ONSET = 2  # frames of speech in a row that begin a turn: a click is shorter
 
@@ -29,13 +29,13 @@ class Ended:
 class TurnDetector:
     """One stream's. Turns begin and end in alternation."""
 
-    def __init__(self, options: Turns) -> None:
+    def __init__(self, options: TurnDetection) -> None:
         self.options = options
         self.speaking = False
         self.last_speech = 0  # end of the last frame of speech
         self._run = 0  # frames of speech in a row, before a turn
 
-    def hear(self, probabilities: npt.NDArray[np.float32], position: int) -> list[Began | Ended]:
+    def update(self, probabilities: npt.NDArray[np.float32], position: int) -> list[Began | Ended]:
         """Frames of `FRAME` samples, the first at sample `position` of the stream."""
         options = self.options
         off = max(options.threshold - HYSTERESIS, 0.01)

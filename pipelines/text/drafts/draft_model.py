@@ -22,7 +22,7 @@ PATIENCE = 4  # tokens that are worth reading for each that may still be said
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of one forward; implements `pipelines.text.runner.Stretch`."""
+    """Rows of one forward; implements `pipelines.text.runner.RowSpan`."""
 
     ids: Rows[int]
     start: int

@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest
 from pipelines.messages.text import MediaPart, Message
-from pipelines.text.prompt.stand_ins import Controls, JsonValue, is_stand_in
+from pipelines.text.prompt.placeholders import Controls, JsonValue, is_placeholder
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
@@ -122,7 +122,7 @@ def _tojson(
 
 
 def _escaped(character: re.Match[str]) -> str:
-    return character[0] if is_stand_in(character[0]) else json.dumps(character[0])[1:-1]
+    return character[0] if is_placeholder(character[0]) else json.dumps(character[0])[1:-1]
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -16,7 +16,7 @@ from gateway.api.texts import renamed
 from gateway.errors import ApiError, decode_body
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.messages.text import TextRequest
-from tests.pipelines.embedding.bench import CONFIG, Bench
+from tests.pipelines.embedding.driver import CONFIG, EmbeddingDriver
 from tests.pipelines.text.fakes import CONTEXT, create_pipeline
 
 CHAT = msgspec.json.Decoder(ChatRequest)
@@ -120,9 +120,9 @@ LONG = " ".join(f"w{number}" for number in range(100))
     ],
 )
 def test_a_limit_of_an_encoder(tmp_path: Path, ask: Any, param: str, named: str, fields: dict[str, Any]) -> None:
-    bench = Bench(tmp_path, CONFIG)
+    driver = EmbeddingDriver(tmp_path, CONFIG)
     with pytest.raises(InvalidRequest) as refused:
-        bench.open("a", ask(fields))
+        driver.open("a", ask(fields))
     assert refused.value.param == param
     assert named in refused.value.message
 

@@ -18,7 +18,7 @@ from gateway.api.live.realtime_messages import AudioFormat, TurnDetectionPatch
 from gateway.api.text.chat_request import ChatRequest
 from gateway.api.text.completion_request import CompletionRequest
 from gateway.api.text.sampling import Speculation
-from pipelines.messages.audio import StreamRequest, TranscriptionRequest, Turns
+from pipelines.messages.audio import StreamRequest, TranscriptionRequest, TurnDetection
 from pipelines.messages.embedding import EmbeddingRequest, RerankRequest
 from pipelines.messages.image import ImageRequest
 from pipelines.messages.sampling import Sampling, SamplingFields
@@ -38,13 +38,12 @@ SAME: list[tuple[type[Struct], type[Struct], dict[str, str]]] = [
     (ChunkingStrategy, TranscriptionRequest, {"threshold": "vad_threshold", "silence_duration_ms": "vad_silence_ms"}),
     (StreamQuery, StreamRequest, {"rate": "rate"}),
     (AudioFormat, StreamRequest, {"rate": "rate"}),
-    (StreamQuery, Turns, {name: name for name in Turns.__struct_fields__}),
-    (TurnDetectionPatch, Turns, {name: name for name in Turns.__struct_fields__}),
+    (StreamQuery, TurnDetection, {name: name for name in TurnDetection.__struct_fields__}),
+    (TurnDetectionPatch, TurnDetection, {name: name for name in TurnDetection.__struct_fields__}),
     (
         GenerationBody,
         ImageRequest,
         {
-            "prompt": "prompt",
             "negative_prompt": "negative_prompt",
             "n": "n",
             "seed": "seed",

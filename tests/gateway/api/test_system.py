@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from gateway.backends.base import State
-from tests.gateway.standing import make_app, make_client, make_settings
+from tests.gateway.idle_fleet import make_app, make_client, make_settings
 
 
 async def test_ready_once_every_required_model_was(tmp_path: Path) -> None:

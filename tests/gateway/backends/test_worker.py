@@ -11,6 +11,7 @@ from gateway.backends.base import BackendError, Call, State
 from gateway.backends.worker import WorkerBackend
 from metrics.registry import Registry
 from metrics.timeline import Timeline
+from pipelines.messages.audio import Audio, End
 from pipelines.messages.frames import Accepted, Done, Failed
 from pipelines.messages.text import ChoiceDone, Delta, StringPrompt, TextRequest
 from tests.fakes import fake_spec
@@ -81,10 +82,10 @@ async def test_close_after_the_end_does_nothing(backend: WorkerBackend) -> None:
 async def test_chunks_reach_a_stream_in_order(backend: WorkerBackend) -> None:
     session = open_call(backend, "!stream")
     for number in range(50):
-        await session.send(f"{number}".encode())
-    await session.send(b"")
+        await session.send(Audio(f"{number}".encode()))
+    await session.send(End())
     assert text(await read(session)).split() == [f"{number}" for number in range(50)]
-    await session.send(b"after the end")
+    await session.send(Audio(b"after the end"))
 
 
 async def test_a_worker_that_is_not_ready_takes_no_call() -> None:

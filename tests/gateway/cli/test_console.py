@@ -1,24 +1,33 @@
 """What is shown on a terminal of 80 columns."""
 
 import io
+from functools import cache
 from pathlib import Path
 
 from rich.console import Console
 
+from gateway.app import create_app
 from gateway.backends.base import State
 from gateway.cli.columns import print_columns
 from gateway.cli.console import ScreenAnnouncer, curl
 from gateway.cli.reports import print_inventory
 from gateway.config.inventory import ConfiguredModel, EmbeddedModel, Inventory
 from gateway.config.settings import Settings, default_models, load_settings
+from gateway.endpoint import Endpoint
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from pipelines.messages.frames import Ready
-from tests.gateway.standing import StandingFleet, make_settings
+from tests.gateway.idle_fleet import IdleFleet, make_settings
 
 
 def terminal() -> Console:
     return Console(file=io.StringIO(), force_terminal=True, color_system=None, width=80, _environ={})
+
+
+@cache
+def endpoints() -> list[Endpoint]:
+    settings, registry = Settings(), Registry()
+    return [*create_app(settings, Fleet(settings, registry), registry).state.endpoints]
 
 
 def shown(console: Console) -> list[str]:
@@ -35,18 +44,18 @@ def become(fleet: Fleet, number: int, state: State, reason: str | None = None) -
 def test_the_embedded_models_fit_on_a_screen() -> None:
     settings = load_settings(None, {})
     assert len(settings.models) == len(default_models()) >= 1
-    fleet = StandingFleet(settings, Registry())
+    fleet = IdleFleet(settings, Registry())
     for number in range(len(settings.models)):
         become(fleet, number, State.READY)
     console = terminal()
     screen = ScreenAnnouncer(settings, console)
     screen.listening("http://127.0.0.1:8000")
-    screen.settled(fleet, "http://127.0.0.1:8000")
+    screen.settled(fleet, endpoints(), "http://127.0.0.1:8000")
     lines = shown(console)
     for model in settings.models:
         (line,) = (line for line in lines if line.startswith(f"{model.name}  "))
         assert line.split()[1:] == [model.kind, "ready", "24", "12.3"]
-    command = curl(fleet, "http://127.0.0.1:8000", keyed=False)
+    command = curl(fleet, endpoints(), "http://127.0.0.1:8000", keyed=False)
     assert lines[-1] == command  # whole, so that it can be pasted
     assert max(map(len, lines[:-1])) <= 80
     assert len(lines) <= 30
@@ -55,11 +64,11 @@ def test_the_embedded_models_fit_on_a_screen() -> None:
 
 def test_what_is_not_ready_says_why(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, key="k")
-    fleet = StandingFleet(settings, Registry())
+    fleet = IdleFleet(settings, Registry())
     become(fleet, 0, State.READY)
     become(fleet, 1, State.FAILED, "there is [no] such file " * 5)
     console = terminal()
-    ScreenAnnouncer(settings, console).settled(fleet, "http://127.0.0.1:8000")
+    ScreenAnnouncer(settings, console).settled(fleet, endpoints(), "http://127.0.0.1:8000")
     text = "\n".join(shown(console))
     assert "org/second  text  failed      –        –" in text
     assert "org/second: there is [no] such file" in text
@@ -73,7 +82,7 @@ def test_models_that_are_not_preloaded_are_not_said_to_be_loading(tmp_path: Path
     settings = load_settings(config, {})
     screen = ScreenAnnouncer(settings, console)
     screen.listening("http://x")
-    screen.settled(StandingFleet(settings, Registry()), "http://x")
+    screen.settled(IdleFleet(settings, Registry()), endpoints(), "http://x")
     text = "\n".join(shown(console))
     assert "Loading each model at its first use" in text
     assert "lazy   text  on demand      –        –" in text
@@ -109,5 +118,5 @@ def test_the_inventory_fits_too() -> None:
 
 def test_settings_are_not_needed_for_a_screen_without_models() -> None:
     console = terminal()
-    ScreenAnnouncer(Settings(), console).settled(StandingFleet(Settings(), Registry()), "http://x")
+    ScreenAnnouncer(Settings(), console).settled(IdleFleet(Settings(), Registry()), endpoints(), "http://x")
     assert "Try it" not in "".join(shown(console))

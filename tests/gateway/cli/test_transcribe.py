@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import Progress as Bars
 
 from gateway.api.audio.request import Format
-from gateway.cli.transcribe import Progress, Wishes, _one
-from gateway.cli.transcribe_console import Pace, _Printer
+from gateway.cli.transcribe import Progress, TranscribeOptions, _one
+from gateway.cli.transcribe_console import ProgressEstimate, _Printer
 from gateway.cli.transcripts import Captions, output_names
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
@@ -78,7 +78,7 @@ class Printed:
         self.console = Console(file=io.StringIO(), width=200)
         self.bars = Bars(console=self.console, disable=True)
         paths = [Path(file) for file in files]
-        self.printer = _Printer(self.bars, Wishes(format), output, paths, follow=False)
+        self.printer = _Printer(self.bars, TranscribeOptions(format), output, paths, follow=False)
 
     def end(self, number: int, text: str) -> Progress:
         file = self.printer.files[number]
@@ -121,7 +121,7 @@ async def test_a_file_whose_model_says_nothing_is_an_error_of_that_file() -> Non
     fleet = ScriptedFleet(Registry())
     fleet.serve(msgspec.structs.replace(SETTINGS, kind="audio", first_event_timeout_s=0.01), [ScriptedBackend()])
     file = Progress(Path("a.wav"), lambda *_: None)
-    await _one(cast(Fleet, fleet), Registry(), Wishes(), file, asyncio.Semaphore())
+    await _one(cast(Fleet, fleet), Registry(), TranscribeOptions(), file, asyncio.Semaphore())
     assert "said nothing" in (file.error or "")
 
 
@@ -144,16 +144,16 @@ def test_a_file_that_can_not_be_written_is_an_error_of_that_file(tmp_path: Path)
 
 
 def test_the_bar_moves_between_two_leaps_and_never_back() -> None:
-    pace = Pace(0.0)
-    assert pace.at(3.0) == 0  # nothing is known yet
+    estimate = ProgressEstimate(0.0)
+    assert estimate.at(3.0) == 0  # nothing is known yet
     for until in (30.0, 60.0):  # of windows that came together
-        pace.reached(until, 4.0)
-    assert pace.at(4.0) == 60
-    assert pace.at(5.0) == 75
-    assert pace.at(8.0) == pace.at(20.0) == 120  # for as long as the last leap took
-    pace.reached(100.0, 9.0)
-    assert pace.at(9.0) == 120
-    assert pace.at(13.0) > 120
+        estimate.reached(until, 4.0)
+    assert estimate.at(4.0) == 60
+    assert estimate.at(5.0) == 75
+    assert estimate.at(8.0) == estimate.at(20.0) == 120  # for as long as the last leap took
+    estimate.reached(100.0, 9.0)
+    assert estimate.at(9.0) == 120
+    assert estimate.at(13.0) > 120
 
 
 def test_a_bar_moves_while_nothing_new_is_said() -> None:
@@ -164,8 +164,8 @@ def test_a_bar_moves_while_nothing_new_is_said() -> None:
     (task,) = printed.bars.tasks
     assert task.total is None  # it goes to and fro
     now = monotonic()
-    printed.printer._pace[0] = pace = Pace(now - 10)
-    pace.reached(10.0, now)
+    printed.printer._estimates[0] = estimate = ProgressEstimate(now - 10)
+    estimate.reached(10.0, now)
     file.until = 10.0
     printed.printer._move(file)
     assert task.total == 100

@@ -265,7 +265,7 @@ def test_a_worker_prepares_with_the_threads_of_its_kinds_table(kind: Kind, threa
 
 
 def test_a_model_without_a_thread_to_prepare_is_refused(file: Path) -> None:
-    audio = "[[models]]\nname = 'ear'\nkind = 'audio'\nsource = '/ear'\naudio = {prepare_threads = 0}\n\n"
+    audio = "[[models]]\nname = 'speech'\nkind = 'audio'\nsource = '/speech'\naudio = {prepare_threads = 0}\n\n"
     assert "models[0].audio.prepare_threads: expected a number >= 1" in refusal(file, audio)
 
 

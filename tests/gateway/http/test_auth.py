@@ -6,7 +6,7 @@ from gateway.asgi import Message, Scope
 from gateway.config.environment import digest
 from gateway.config.settings import KeySettings
 from gateway.http.auth import ANONYMOUS, METRICS_READER, Keyring, Principal, presented_key
-from tests.gateway.standing import KEY, make_app, make_client, make_settings
+from tests.gateway.idle_fleet import KEY, make_app, make_client, make_settings
 
 KEYS = [
     KeySettings(name="laptop", sha256=digest("key-one")),
@@ -20,28 +20,31 @@ def http(*headers: tuple[bytes, bytes]) -> Scope:
 
 def test_a_key_has_an_owner() -> None:
     keyring = Keyring(KEYS)
-    assert keyring.find(b"key-one", "/v1/models") == Principal("laptop", "default", "interactive")
-    assert keyring.find(b"key-two", "/v1/models") == Principal("nightly", "batch-team", "batch")
+    assert keyring.find(b"key-one", "key") == Principal("laptop", "default", "interactive")
+    assert keyring.find(b"key-two", "key") == Principal("nightly", "batch-team", "batch")
 
 
 @pytest.mark.parametrize("key", [b"", b"key-on", b"key-one ", b"KEY-ONE", digest("key-one").encode(), b"\xff\xfe"])
 def test_no_other_key_opens(key: bytes) -> None:
-    assert Keyring(KEYS).find(key, "/v1/models") is None
+    assert Keyring(KEYS).find(key, "key") is None
 
 
 def test_the_metrics_key_opens_the_metrics_only() -> None:
     keyring = Keyring(KEYS, digest("m"))
-    assert keyring.find(b"m", "/metrics") == METRICS_READER
-    assert keyring.find(b"m", "/v1/metrics") == METRICS_READER
-    assert keyring.find(b"m", "/v1/models") is None
-    assert keyring.find(b"key-one", "/metrics") is not None
+    assert keyring.find(b"m", "metrics") == METRICS_READER
+    assert keyring.find(b"m", "key") is None
+    assert keyring.find(b"key-one", "metrics") is not None
 
 
 def test_without_keys_a_metrics_key_guards_the_metrics_alone() -> None:
     keyring = Keyring([], digest("m"))
-    assert keyring.guards("/metrics")
-    assert not keyring.guards("/v1/models")
-    assert not Keyring([]).guards("/metrics")
+    assert keyring.guards("metrics")
+    assert not keyring.guards("key")
+    assert not Keyring([]).guards("metrics")
+
+
+def test_what_is_open_has_no_guard() -> None:
+    assert not Keyring(KEYS, digest("m")).guards("open")
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from gateway.asgi import Message
 from gateway.errors import ApiError
 from gateway.http.content_encoding import PIECE_BYTES, decoded, decoder
-from tests.gateway.desk import CHAT, Counter, Desk, chat, counter
+from tests.gateway.idle_fleet import IdleFleet, make_app, make_client, make_settings
 from tests.gateway.scripted import ScriptedBackend, ScriptedCall
-from tests.gateway.standing import StandingFleet, make_app, make_client, make_settings
-from tests.live import gateway
+from tests.gateway.scripted_app import CHAT, AppHost, ScriptedApp, app_host, chat
+from tests.servers import gateway
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -126,22 +126,22 @@ def answered(call: ScriptedCall) -> None:
 
 
 @pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Counter]:
-    async with counter(str(tmp_path)) as running:
+async def server(tmp_path: Path) -> AsyncIterator[AppHost]:
+    async with app_host(str(tmp_path)) as running:
         yield running
 
 
-def desk(server: Counter, kind: str = "text") -> Desk:
+def app(server: AppHost, kind: str = "text") -> ScriptedApp:
     backend = ScriptedBackend(answer=answered)
     backend.kind = kind
-    return server.desk(backend, kind=kind)
+    return server.app(backend, kind=kind)
 
 
 @pytest.mark.parametrize(("encoding", "compress"), FORMS)
 async def test_a_json_body_may_be_compressed(
-    server: Counter, encoding: bytes, compress: Callable[[bytes], bytes]
+    server: AppHost, encoding: bytes, compress: Callable[[bytes], bytes]
 ) -> None:
-    it = desk(server)
+    it = app(server)
     headers = {"content-type": "application/json", "content-encoding": encoding.decode()}
     body = compress(json.dumps(chat("word " * 100_000)).encode())
     answer = await it.client.post(CHAT, content=body, headers=headers)
@@ -149,8 +149,8 @@ async def test_a_json_body_may_be_compressed(
     assert answer.json()["choices"][0]["message"]["content"] == "fine"
 
 
-async def test_a_form_may_be_compressed(server: Counter) -> None:
-    it = desk(server, "audio")
+async def test_a_form_may_be_compressed(server: AppHost) -> None:
+    it = app(server, "audio")
     plain = httpx.Request("POST", "http://x", data={"model": "scripted"}, files={"file": b"noise " * 100_000})
     headers = {"content-type": plain.headers["content-type"], "content-encoding": "gzip"}
     sizes: list[int] = []
@@ -174,7 +174,7 @@ async def test_a_body_is_bounded_as_it_is_once_decompressed(tmp_path: Path, path
     head = b'--x\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n' if "audio" in path else b""
     bomb = gzip.compress(head + b" " * (64 * 2**20), 1)
     headers = {"content-type": kind, "content-encoding": "gzip"}
-    async with gateway(settings, StandingFleet) as running, httpx.AsyncClient(base_url=running.url) as client:
+    async with gateway(settings, IdleFleet) as running, httpx.AsyncClient(base_url=running.url) as client:
         tracemalloc.start()
         answer = await client.post(path, content=bomb, headers=headers)
         peak = tracemalloc.get_traced_memory()[1]

@@ -6,8 +6,9 @@ import pytest
 
 from gateway.asgi import Message, Receive, Scope, Send
 from gateway.errors import ApiError
+from gateway.http.endpoints import Endpoints
 from gateway.http.middleware import BodyLimit, Guarded, RequestContext
-from tests.gateway.standing import KEY, make_app, make_client, make_settings
+from tests.gateway.idle_fleet import KEY, make_app, make_client, make_settings
 
 ORIGIN = "https://app.example"
 
@@ -202,7 +203,7 @@ async def test_a_websocket_is_refused_before_it_is_accepted() -> None:
         raise ApiError(401, "no", code="invalid_api_key")
 
     _, receive, send, sent = post()
-    app = RequestContext(Guarded(read_body, [refuse], BodyLimit(100, 100)))
+    app = RequestContext(Guarded(read_body, [refuse], BodyLimit(100, 100)), Endpoints([]))
     scope: Scope = {"type": "websocket", "path": "/", "headers": [], "state": {}, "subprotocols": []}
     await app(scope, receive, send)
     assert sent == [{"type": "websocket.close", "code": 4401, "reason": "invalid_api_key"}]
@@ -218,7 +219,7 @@ async def test_a_bug_outside_of_all_handlers_has_the_same_form(caplog: pytest.Lo
         raise RuntimeError("secret")
 
     scope, receive, send, sent = post()
-    await RequestContext(Guarded(read_body, [broken], BodyLimit(100, 100)))(scope, receive, send)
+    await RequestContext(Guarded(read_body, [broken], BodyLimit(100, 100)), Endpoints([]))(scope, receive, send)
     assert [message.get("status") for message in sent] == [500, None]
     assert b'"code":"internal_error"' in sent[1]["body"]
     assert b"secret" not in sent[1]["body"]

@@ -11,17 +11,17 @@ import pytest_asyncio
 
 from gateway.uploads.gallery import Gallery
 from pipelines.logs import fields
-from tests.gateway.desk import CHAT, Counter, Desk, chat, counter
+from tests.gateway.idle_fleet import KEY, IdleFleet, make_app, make_client, make_settings
 from tests.gateway.scripted import ScriptedCall
-from tests.gateway.standing import KEY, StandingFleet, make_app, make_client, make_settings
-from tests.live import gateway, until
+from tests.gateway.scripted_app import CHAT, AppHost, ScriptedApp, app_host, chat
+from tests.servers import gateway, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Counter]:
-    async with counter(str(tmp_path_factory.mktemp("spool"))) as running:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AppHost]:
+    async with app_host(str(tmp_path_factory.mktemp("spool"))) as running:
         yield running
 
 
@@ -50,8 +50,8 @@ def answered(call: ScriptedCall) -> None:
     call.end("length")
 
 
-async def test_what_a_model_did_is_in_the_line(server: Counter, caplog: pytest.LogCaptureFixture) -> None:
-    it: Desk = server.desk()
+async def test_what_a_model_did_is_in_the_line(server: AppHost, caplog: pytest.LogCaptureFixture) -> None:
+    it: ScriptedApp = server.app()
     it.backend.answer = answered
     await it.chat(headers={"x-request-id": "trace-1"})
     asked, line = await one(caplog)
@@ -72,23 +72,23 @@ async def test_what_a_model_did_is_in_the_line(server: Counter, caplog: pytest.L
     [({"model": "nobody"}, 404, None), ({"n": 0}, 400, None), ({"temperature": "x"}, 400, None)],
 )
 async def test_a_request_that_is_refused(
-    server: Counter, caplog: pytest.LogCaptureFixture, body: dict[str, Any], status: int, model: str | None
+    server: AppHost, caplog: pytest.LogCaptureFixture, body: dict[str, Any], status: int, model: str | None
 ) -> None:
-    it = server.desk()
+    it = server.app()
     await it.client.post(CHAT, json=chat() | body)
     _, line = await one(caplog)
     assert (line["status"], line.get("model")) == (status, model)
 
 
-async def test_a_model_that_fails_and_a_client_that_leaves(server: Counter, caplog: pytest.LogCaptureFixture) -> None:
-    it = server.desk()
+async def test_a_model_that_fails_and_a_client_that_leaves(server: AppHost, caplog: pytest.LogCaptureFixture) -> None:
+    it = server.app()
     it.backend.answer = lambda call: call.fail("context_length_exceeded")
     await it.chat()
     _, line = await one(caplog)
     assert (line["status"], line["model"], line["outcome"]) == (400, "scripted", "context_length_exceeded")
     caplog.clear()
 
-    it = server.desk()
+    it = server.app()
     asking = asyncio.create_task(it.chat())
     await it.backend.opened()
     asking.cancel()
@@ -136,7 +136,7 @@ async def test_a_picture_s_name_is_in_no_line_however_its_path_is_spelt(
 
 
 async def test_a_body_that_did_not_come(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with gateway(make_settings(tmp_path, port=0, body_timeout_s=0.1), StandingFleet) as running:
+    async with gateway(make_settings(tmp_path, port=0, body_timeout_s=0.1), IdleFleet) as running:
         reader, writer = await asyncio.open_connection(*running.address)
         writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
         assert (await reader.read()).startswith(b"HTTP/1.1 408")
@@ -145,9 +145,9 @@ async def test_a_body_that_did_not_come(tmp_path: Path, caplog: pytest.LogCaptur
     assert line["status"] == 408
 
 
-async def test_what_clients_say_is_in_no_line(server: Counter, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_clients_say_is_in_no_line(server: AppHost, caplog: pytest.LogCaptureFixture) -> None:
     """At any level, from any logger of ours."""
-    it = server.desk()
+    it = server.app()
     it.backend.answer = answered
     secret = "xyzzy"
     keyed = {"authorization": f"Bearer {secret}"}

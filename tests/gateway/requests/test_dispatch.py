@@ -1,4 +1,4 @@
-"""One request's life over real sockets: whatever happens, it ends once, and everything it held comes back."""
+"""How the ends of a request are told over HTTP. What holds for every request is in test_life.py."""
 
 import asyncio
 import json
@@ -12,9 +12,9 @@ import pytest_asyncio
 from gateway.api.text.answer import TextAnswer
 from gateway.backends.base import State
 from gateway.requests import dispatch
-from tests.gateway.desk import CHAT, Counter, Desk, chat, counter
 from tests.gateway.scripted import ScriptedBackend
-from tests.live import until
+from tests.gateway.scripted_app import CHAT, AppHost, ScriptedApp, app_host, chat
+from tests.servers import until
 
 BOTH = pytest.mark.parametrize("stream", [False, True])
 
@@ -28,27 +28,27 @@ def spool_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(spool_dir: str) -> AsyncIterator[Counter]:
-    async with counter(spool_dir) as running:
+async def server(spool_dir: str) -> AsyncIterator[AppHost]:
+    async with app_host(spool_dir) as running:
         yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def one(server: Counter) -> AsyncIterator[Desk]:
+async def one(server: AppHost) -> AsyncIterator[ScriptedApp]:
     """One slot and a queue of two."""
-    it = server.desk(ScriptedBackend(slots=1), max_queue=2)
+    it = server.app(ScriptedBackend(slots=1), max_queue=2)
     yield it
     # Whatever a test did: nothing is left behind.
     for call in it.backend.calls:
         if not call.session.ended.done():
             call.fail("cancelled")
     await until(lambda: it.admission.used == 0 and it.admission.waiting == 0)
-    assert all(timeline.closed is not None for timeline in it.book.closed)
+    assert all(timeline.closed is not None for timeline in it.registry.closed)
 
 
 @asynccontextmanager
 async def raw_request(
-    it: Desk, body: dict[str, Any]
+    it: ScriptedApp, body: dict[str, Any]
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A client on its own connection, which leaves at the end of the block."""
     data = json.dumps(body).encode()
@@ -64,27 +64,7 @@ async def raw_request(
 
 
 @BOTH
-async def test_an_answer_ends_once_and_its_slot_returns(one: Desk, stream: bool) -> None:
-    asked = asyncio.create_task(one.chat(stream=stream))
-    call = await one.backend.opened()
-    assert one.admission.used == 1
-    call.accept()
-    call.text("Hel")
-    call.text("lo")
-    call.end()
-    answer = await asked
-    assert answer.status_code == 200
-    await until(lambda: one.admission.used == 0)
-    assert one.book.outcomes == ["stop"]
-    assert not call.aborted
-    timeline = one.book.closed[0]
-    assert timeline.slot is not None
-    assert timeline.closed is not None
-    assert timeline.arrival <= timeline.slot <= timeline.closed
-
-
-@BOTH
-async def test_no_status_is_sent_before_the_first_output(one: Desk, stream: bool) -> None:
+async def test_no_status_is_sent_before_the_first_output(one: ScriptedApp, stream: bool) -> None:
     """So a prompt that turns out too long is a 400, streamed or not."""
     asked = asyncio.create_task(one.chat(stream=stream))
     call = await one.backend.opened()
@@ -96,11 +76,11 @@ async def test_no_status_is_sent_before_the_first_output(one: Desk, stream: bool
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"
     assert answer.json()["error"]["param"] == "messages"
-    assert one.book.outcomes == ["context_length_exceeded"]
+    assert one.registry.outcomes == ["context_length_exceeded"]
 
 
 @BOTH
-async def test_a_worker_lost_before_any_output_may_be_tried_again(one: Desk, stream: bool) -> None:
+async def test_a_worker_lost_before_any_output_may_be_tried_again(one: ScriptedApp, stream: bool) -> None:
     asked = asyncio.create_task(one.chat(stream=stream))
     call = await one.backend.opened()
     call.accept()
@@ -112,7 +92,7 @@ async def test_a_worker_lost_before_any_output_may_be_tried_again(one: Desk, str
     assert "x-should-retry" not in answer.headers
 
 
-async def test_a_worker_lost_after_work_began_is_not_tried_again_by_itself(one: Desk) -> None:
+async def test_a_worker_lost_after_work_began_is_not_tried_again_by_itself(one: ScriptedApp) -> None:
     asked = asyncio.create_task(one.chat())
     call = await one.backend.opened()
     call.text("Hel")
@@ -123,7 +103,7 @@ async def test_a_worker_lost_after_work_began_is_not_tried_again_by_itself(one: 
     assert answer.headers["x-should-retry"] == "false"
 
 
-async def test_a_late_failure_is_an_error_frame_and_no_clean_end(one: Desk) -> None:
+async def test_a_late_failure_is_an_error_frame_and_no_clean_end(one: ScriptedApp) -> None:
     one.backend.answer = lambda call: call.text("Hel")
     async with one.client.stream("POST", CHAT, json=chat(stream=True)) as answer:
         assert answer.status_code == 200
@@ -133,11 +113,11 @@ async def test_a_late_failure_is_an_error_frame_and_no_clean_end(one: Desk) -> N
         rest = [line async for line in lines if line]
     assert len(rest) == 1
     assert json.loads(rest[0].removeprefix("data: "))["error"]["code"] == "worker_lost"
-    assert one.book.outcomes == ["worker_lost"]
+    assert one.registry.outcomes == ["worker_lost"]
 
 
 @BOTH
-async def test_a_deadline_in_the_queue_costs_no_work(one: Desk, stream: bool) -> None:
+async def test_a_deadline_in_the_queue_costs_no_work(one: ScriptedApp, stream: bool) -> None:
     first = asyncio.create_task(one.chat())
     call = await one.backend.opened()
     answer = await one.chat(stream=stream, headers={"x-gateway-timeout-ms": "30"})
@@ -145,13 +125,13 @@ async def test_a_deadline_in_the_queue_costs_no_work(one: Desk, stream: bool) ->
     assert answer.json()["error"]["code"] == "deadline_exceeded"
     assert answer.headers["x-should-retry"] == "false"
     assert len(one.backend.calls) == 1
-    assert one.book.refused == ["deadline_exceeded"]
+    assert one.registry.refused == ["deadline_exceeded"]
     call.end()
     assert (await first).status_code == 200
 
 
 @BOTH
-async def test_a_deadline_while_it_runs_aborts_it(one: Desk, stream: bool) -> None:
+async def test_a_deadline_while_it_runs_aborts_it(one: ScriptedApp, stream: bool) -> None:
     answer = await one.chat(stream=stream, headers={"x-gateway-timeout-ms": "40"})
     assert answer.status_code == 504
     assert answer.headers["x-should-retry"] == "false"
@@ -162,10 +142,10 @@ async def test_a_deadline_while_it_runs_aborts_it(one: Desk, stream: bool) -> No
     assert one.admission.used == 1  # until the worker has let go
     call.fail("cancelled")
     await until(lambda: one.admission.used == 0)
-    assert one.book.outcomes == ["deadline_exceeded"]
+    assert one.registry.outcomes == ["deadline_exceeded"]
 
 
-async def test_a_deadline_in_a_started_stream_is_an_error_frame(one: Desk) -> None:
+async def test_a_deadline_in_a_started_stream_is_an_error_frame(one: ScriptedApp) -> None:
     one.backend.answer = lambda call: call.text("Hel")
     answer = await one.chat(stream=True, headers={"x-gateway-timeout-ms": "60"})
     assert answer.status_code == 200
@@ -175,17 +155,17 @@ async def test_a_deadline_in_a_started_stream_is_an_error_frame(one: Desk) -> No
 
 
 @pytest.mark.parametrize("output", [False, True])
-async def test_a_model_that_says_nothing_is_given_up(server: Counter, output: bool) -> None:
+async def test_a_model_that_says_nothing_is_given_up(server: AppHost, output: bool) -> None:
     limits = {"first_event_timeout_s": 60.0, "gap_timeout_s": 0.05} if output else {"first_event_timeout_s": 0.05}
-    it = server.desk(**limits)
+    it = server.app(**limits)
     it.backend.answer = lambda call: call.text("Hel") if output else call.accept()
     answer = await it.chat()
     assert answer.status_code == 504
     assert it.backend.calls[0].aborted
 
 
-async def test_a_gap_is_counted_from_the_last_event(server: Counter) -> None:
-    it = server.desk(gap_timeout_s=0.4)
+async def test_a_gap_is_counted_from_the_last_event(server: AppHost) -> None:
+    it = server.app(gap_timeout_s=0.4)
     asked = asyncio.create_task(it.chat())
     call = await it.backend.opened()
     for _ in range(10):
@@ -195,30 +175,7 @@ async def test_a_gap_is_counted_from_the_last_event(server: Counter) -> None:
     assert (await asked).status_code == 200
 
 
-@BOTH
-async def test_a_client_that_leaves_before_the_first_output(one: Desk, stream: bool) -> None:
-    async with raw_request(one, chat(stream=stream)):
-        call = await one.backend.opened()
-        call.accept()
-    await until(lambda: call.aborted)
-    assert one.book.outcomes == ["client_left"]
-    assert one.admission.used == 1  # a disconnect alone frees nothing
-    call.fail("cancelled")
-    await until(lambda: one.admission.used == 0)
-
-
-@BOTH
-async def test_a_client_that_leaves_after_output_came(one: Desk, stream: bool) -> None:
-    async with raw_request(one, chat(stream=stream)) as (reader, _):
-        call = await one.backend.opened()
-        call.text("Hel")
-        if stream:
-            await reader.readuntil(b"Hel")
-    await until(lambda: call.aborted)
-    assert one.book.outcomes == ["client_left"]
-
-
-async def test_clients_that_leave_while_queued_are_forgotten_at_once(one: Desk) -> None:
+async def test_clients_that_leave_while_queued_are_forgotten_at_once(one: ScriptedApp) -> None:
     first = asyncio.create_task(one.chat())
     call = await one.backend.opened()
     async with raw_request(one, chat()), raw_request(one, chat(stream=True)):
@@ -230,11 +187,11 @@ async def test_clients_that_leave_while_queued_are_forgotten_at_once(one: Desk) 
     next_one = asyncio.create_task(one.chat())
     (await one.backend.opened(2)).end()
     assert (await next_one).status_code == 200
-    assert one.book.outcomes == ["client_left", "client_left", "stop", "stop"]
+    assert one.registry.outcomes == ["client_left", "client_left", "stop", "stop"]
 
 
 @BOTH
-async def test_a_full_queue_is_a_429(one: Desk, stream: bool) -> None:
+async def test_a_full_queue_is_a_429(one: ScriptedApp, stream: bool) -> None:
     asked = [asyncio.create_task(one.chat()) for _ in range(3)]
     call = await one.backend.opened()
     await until(lambda: one.admission.waiting == 2)
@@ -242,48 +199,32 @@ async def test_a_full_queue_is_a_429(one: Desk, stream: bool) -> None:
     assert answer.status_code == 429
     assert answer.json()["error"]["code"] == "overloaded"
     assert answer.headers["retry-after"].isdigit()
-    assert one.book.refused == ["overloaded"]
+    assert one.registry.refused == ["overloaded"]
     one.backend.answer = lambda call: call.end()
     call.end()
     assert [(await each).status_code for each in asked] == [200, 200, 200]
 
 
-async def test_a_model_that_is_not_ready_is_a_503(one: Desk) -> None:
+async def test_a_model_that_is_not_ready_is_a_503(one: ScriptedApp) -> None:
     one.backend.become(State.RESTARTING, "the worker ended by SIGKILL")
     answer = await one.chat()
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "model_unavailable"
     assert int(answer.headers["retry-after"]) >= 1
-    assert one.book.refused == ["model_unavailable"]
+    assert one.registry.refused == ["model_unavailable"]
 
 
-async def test_a_replica_that_went_away_gives_its_slot_back(one: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = ScriptedBackend.open
-
-    def gone(self: ScriptedBackend, *args: Any) -> Any:
-        self.state = State.RESTARTING
-        try:
-            return original(self, *args)
-        finally:
-            self.state = State.READY
-
-    monkeypatch.setattr(ScriptedBackend, "open", gone)
-    answer = await one.chat()
-    assert answer.status_code == 503
-    assert one.admission.used == 0
-
-
-async def test_an_answer_that_can_t_be_written_is_a_500(one: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_can_t_be_written_is_a_500(one: ScriptedApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TextAnswer, "render", lambda *_: 1 / 0)
     one.backend.answer = lambda call: call.text("x")
     answer = await one.chat()
     assert answer.status_code == 500
     assert "ZeroDivision" not in answer.text
-    assert one.book.outcomes == ["internal_error"]
+    assert one.registry.outcomes == ["internal_error"]
     assert one.backend.calls[0].aborted
 
 
-async def test_a_silent_stream_gets_comments(one: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_stream_gets_comments(one: ScriptedApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "HEARTBEAT_S", 0.03)
     async with raw_request(one, chat(stream=True)) as (reader, _):
         call = await one.backend.opened()
@@ -298,7 +239,7 @@ async def test_a_silent_stream_gets_comments(one: Desk, monkeypatch: pytest.Monk
         assert b'"content":"lo"' in rest
 
 
-async def test_no_comment_before_the_status(one: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_comment_before_the_status(one: ScriptedApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "HEARTBEAT_S", 0.01)
     asked = asyncio.create_task(one.chat(stream=True))
     call = await one.backend.opened()
@@ -308,7 +249,7 @@ async def test_no_comment_before_the_status(one: Desk, monkeypatch: pytest.Monke
     assert (await asked).text.startswith("data: ")
 
 
-async def test_a_client_that_does_not_read_does_not_hold_the_slot(one: Desk) -> None:
+async def test_a_client_that_does_not_read_does_not_hold_the_slot(one: ScriptedApp) -> None:
     """What it has not read waits in the gateway, merged; the worker is done with it, and its slot free."""
     async with raw_request(one, chat(stream=True)):
         call = await one.backend.opened()
@@ -318,5 +259,5 @@ async def test_a_client_that_does_not_read_does_not_hold_the_slot(one: Desk) -> 
                 await asyncio.sleep(0)
         call.end()
         await until(lambda: one.admission.used == 0)
-        assert not one.book.closed
-    await until(lambda: len(one.book.closed) == 1)
+        assert not one.registry.closed
+    await until(lambda: len(one.registry.closed) == 1)

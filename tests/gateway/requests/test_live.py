@@ -15,10 +15,10 @@ from gateway.requests.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Timeline
 from pipelines.logs import fields
-from pipelines.messages.audio import Audio, StreamRequest, TranscriptionRequest, decode_item
-from tests.gateway.desk import counter
+from pipelines.messages.audio import Audio, StreamRequest, decode_item
 from tests.gateway.scripted import SETTINGS, ScriptedBackend
-from tests.live import until
+from tests.gateway.scripted_app import app_host
+from tests.servers import until
 
 HANDSHAKE = (
     "GET /v1/audio/stream HTTP/1.1\r\nHost: {0}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -89,38 +89,21 @@ async def test_half_a_sample_is_no_part_of_the_audio_in_another_encoding() -> No
     call.close()
 
 
-async def test_a_stream_and_a_request_that_find_no_slot_are_told_the_same() -> None:
-    settings = msgspec.structs.replace(SETTINGS, kind="audio", timeout_s=0.01)
-    for state, reason in ((State.LOADING, None), (State.FAILED, "no such file")):
-        backend = ScriptedBackend(slots=1)
-        backend.state, backend.reason = state, reason
-        route = Route("m", "audio", (), settings, [backend], Registry())
-        stream = LiveCall(begin, route, StreamRequest(), Timeline())
-        asked = TranscriptionRequest(path="a.wav", task="transcribe", language=None, prompt="", timestamps=False)
-        request = Exchange(Job("y", route, asked, 1, 0.01), Timeline(), Registry())
-        told = []
-        for opened in (stream, request):
-            with pytest.raises(ApiError) as refused:
-                await opened.open()
-            told.append((refused.value.status, refused.value.message, refused.value.headers))
-        assert told[0] == told[1]
-
-
 async def test_a_client_that_leaves_while_the_model_is_loaded_leaves_the_queue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with counter(str(tmp_path)) as running:
-        desk = running.desk(loading(), kind="audio")
-        host, port = desk.gateway.address
-        streams = desk.gateway.fleet.routes[0].streams
+    async with app_host(str(tmp_path)) as running:
+        app = running.app(loading(), kind="audio")
+        host, port = app.gateway.address
+        streams = app.gateway.fleet.routes[0].streams
         _, writer = await asyncio.open_connection(host, port)
         writer.write(HANDSHAKE.format(f"{host}:{port}").encode())
         await until(lambda: streams.waiting == 1)
         writer.close()
         await until(lambda: streams.waiting == 0)
-        await until(lambda: desk.book.outcomes == ["client_left"])
+        await until(lambda: app.registry.outcomes == ["client_left"])
         requests = [record for record in caplog.records if record.name == "gateway.request"]
         assert [(fields(record)["status"], fields(record)["outcome"]) for record in requests] == [(499, "client_left")]
-        desk.backend.become(State.READY)
+        app.backend.become(State.READY)
         assert streams.used == 0

@@ -1,12 +1,14 @@
 """Configs of every supported family, and the names of what is refused."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from models.decoder.config import DecoderConfig, from_gguf, from_hf
+from models.decoder.config import DecoderConfig, from_hf
 from models.decoder.frequencies import default_frequencies
+from models.decoder.gguf_config import from_gguf
 from models.errors import ModelLoadError
 
 HF: dict[str, Any] = {
@@ -40,7 +42,9 @@ def frequencies(config: DecoderConfig) -> tuple[float, ...]:
 
 
 def test_the_same_model_reads_the_same_from_both_forms() -> None:
-    assert from_hf(HF) == from_gguf(GGUF, rope_factors=None, tied=False)
+    from_metadata = from_gguf(GGUF, rope_factors=None, tied=False)
+    assert from_metadata.layout != from_hf(HF).layout
+    assert replace(from_metadata, layout=from_hf(HF).layout) == from_hf(HF)
 
 
 def test_rope_settings_of_older_and_newer_configs_agree() -> None:
@@ -138,7 +142,7 @@ def test_the_text_part_of_a_vision_model_is_what_its_text_config_says() -> None:
     text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
     config = from_hf({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text, "vision_config": {}})
     assert (config.hidden_size, config.num_layers, config.vocab_size, config.num_heads) == (2560, 34, 262208, 8)
-    assert (config.tie_word_embeddings, config.weights_prefix) == (True, "language_model.")
+    assert (config.tie_word_embeddings, config.layout.prefix) == (True, "language_model.")
     assert [layer.window for layer in config.layers] == ([1024] * 5 + [None]) * 5 + [1024] * 4
 
 

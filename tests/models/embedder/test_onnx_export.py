@@ -17,10 +17,10 @@ import transformers
 
 from models.embedder.embedder import EmbedderOptions, load_embedder
 from models.embedder.embedder_config import read_embedder
-from models.embedder.embedding_graphs import build, pooled
 from models.embedder.onnx import OnnxSession, SessionOptions
-from models.embedder.onnx_build import build_graphs, quantise, verify
+from models.embedder.onnx_build import build_export, quantise, verify
 from models.embedder.onnx_export import ExportOptions, cache_entry, exported, fingerprint
+from models.embedder.torch_modules import build, pooled
 from models.errors import ModelLoadError
 from tests.models import checkpoints
 
@@ -106,7 +106,7 @@ def test_a_checkpoint_that_cannot_be_exported_says_why(folder: Path) -> None:
 
 def test_a_cross_encoder_a_graph_that_disagrees_and_one_in_int8(folder: Path, tmp_path: Path) -> None:
     checkpoints.bert(folder, labels=1)
-    build_graphs(folder, ExportOptions(), tmp_path, 1)
+    build_export(folder, ExportOptions(), tmp_path, 1)
     session = OnnxSession(tmp_path / "text.onnx", SessionOptions())
     ids, mask = texts(200)
     types = (torch.arange(max(LENGTHS)) >= 3).long() * mask
@@ -142,7 +142,7 @@ def test_the_form_for_a_gpu_stays_near(folder: Path, tmp_path: Path) -> None:
     """float16, with one Attention operator a layer; pooling and the length of a vector are float32's."""
     options = ExportOptions(dtype="float16")
     checkpoints.bert(folder)
-    build_graphs(folder, options, tmp_path, 1)
+    build_export(folder, options, tmp_path, 1)
     operators = [node.op_type for node in onnx.load(tmp_path / "text.onnx").graph.node]
     assert operators.count("Attention") == 1
     ids, mask = texts(200)

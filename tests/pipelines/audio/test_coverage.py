@@ -11,9 +11,17 @@ from pipelines.audio.coverage import holes, pause_before
 from pipelines.audio.features import SAMPLE_RATE
 from pipelines.audio.pipeline import AudioPipeline
 from pipelines.audio.vad import Span
-from pipelines.messages.audio import AudioOptions, Final, Partial, Passage, StreamRequest, TranscriptionRequest, Turns
+from pipelines.messages.audio import (
+    AudioOptions,
+    Final,
+    Partial,
+    Passage,
+    StreamRequest,
+    TranscriptionRequest,
+    TurnDetection,
+)
 from tests import recordings, speech
-from tests.pipelines.audio.driving import Driver, FakeWhisper, text
+from tests.pipelines.audio.driver import Driver, FakeWhisper, text
 
 END, ZERO = 100, 200  # of text, of time tokens
 
@@ -153,7 +161,9 @@ def test_a_long_rest_may_lose_a_sentence_too(tmp_path: Path) -> None:
 def test_a_turn_with_a_pause_in_it_loses_nothing_either() -> None:
     run = driver(FakeWhisper([FIRST.text, SECOND.text], pace=0.3))
     audio = np.concatenate([PAIR.audio, speech.silence(2)])
-    live = StreamRequest(rate=SAMPLE_RATE, language="en", words=True, turns=Turns(silence_duration_ms=1500))
+    live = StreamRequest(
+        rate=SAMPLE_RATE, language="en", words=True, turn_detection=TurnDetection(silence_duration_ms=1500)
+    )
     (final,) = [event for event in run.talk(live, audio, len(audio)) if isinstance(event, Final)]
     assert final.transcript == PAIR.text
     assert " ".join(word.text for word in final.words) == PAIR.text
@@ -162,7 +172,7 @@ def test_a_turn_with_a_pause_in_it_loses_nothing_either() -> None:
 def test_words_behind_what_a_partial_left_out_are_not_committed() -> None:
     """Five runs and the final of its section say the first sentence; the second begins a section of its own."""
     run = driver(FakeWhisper([FIRST.text] * 6 + [SECOND.text] * 9, pace=0.3))
-    live = StreamRequest(rate=SAMPLE_RATE, language="en", turns=Turns(silence_duration_ms=1500))
+    live = StreamRequest(rate=SAMPLE_RATE, language="en", turn_detection=TurnDetection(silence_duration_ms=1500))
     audio = np.concatenate([PAIR.audio, speech.silence(2)])
     events = run.talk(live, audio, int(1.2 * SAMPLE_RATE))
     said = "".join(event.delta for event in events if isinstance(event, Partial | Final))

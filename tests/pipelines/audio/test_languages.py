@@ -14,7 +14,7 @@ from pipelines.media.messages import AudioJob
 from pipelines.messages.audio import AudioOptions, Passage, TranscriptionRequest
 from pipelines.messages.frames import Event
 from tests import recordings, speech
-from tests.pipelines.audio.driving import Driver, text
+from tests.pipelines.audio.driver import Driver, text
 
 pytestmark = pytest.mark.requires_weights
 

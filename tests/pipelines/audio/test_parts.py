@@ -1,4 +1,4 @@
-"""The parts that need no model: cuts, turns, agreement, captions, G.711, the tape, the queue."""
+"""The parts that need no model: cuts, turns, agreement, captions, G.711, the buffer, the queue."""
 
 import numpy as np
 import pytest
@@ -10,14 +10,14 @@ from pipelines.audio.agreement import Agreement
 from pipelines.audio.cuts import MAX_SECONDS, Cut, cut
 from pipelines.audio.features import MAX_FRAMES, SAMPLE_RATE, LogMel
 from pipelines.audio.files.formats import srt, vtt
-from pipelines.audio.live.hearing import A_LAW, MU_LAW, Heard
-from pipelines.audio.live.recording import Tape
+from pipelines.audio.live.buffer import AudioBuffer
+from pipelines.audio.live.chunks import A_LAW, MU_LAW, AudioChunk
 from pipelines.audio.live.turns import Began, Ended, TurnDetector
 from pipelines.audio.stitching import segments
 from pipelines.audio.vad import FRAME, Span, speech_spans
 from pipelines.audio.windows import Lane, Stage, Window, WindowQueue
 from pipelines.base import Ticket
-from pipelines.messages.audio import Segment, Turns
+from pipelines.messages.audio import Segment, TurnDetection
 from tests import speech
 
 FRAMES_A_SECOND = SAMPLE_RATE / FRAME
@@ -73,13 +73,13 @@ def test_a_long_stretch_is_cut_where_the_voice_dips() -> None:
 
 def test_turns_begin_and_end_in_alternation_whatever_the_pieces() -> None:
     speaking = probabilities((1, 0), (2, 1), (0.3, 0), (1, 0.9), (2, 0), (0.03, 1), (1, 0), (1, 1), (1, 0))
-    whole = TurnDetector(Turns(silence_duration_ms=500)).hear(speaking, 0)
+    whole = TurnDetector(TurnDetection(silence_duration_ms=500)).update(speaking, 0)
     assert [type(each) for each in whole] == [Began, Ended, Began, Ended]
     assert whole[0].speech / SAMPLE_RATE == pytest.approx(1.0, abs=0.06)
     assert whole[1].speech / SAMPLE_RATE == pytest.approx(4.3, abs=0.06)  # 300 ms are no end, 30 ms no beginning
     assert (whole[1].seen - whole[1].speech) / SAMPLE_RATE == pytest.approx(0.5, abs=0.04)
-    pieces = TurnDetector(Turns(silence_duration_ms=500))
-    bitwise = [each for i in range(len(speaking)) for each in pieces.hear(speaking[i : i + 1], i * FRAME)]
+    pieces = TurnDetector(TurnDetection(silence_duration_ms=500))
+    bitwise = [each for i in range(len(speaking)) for each in pieces.update(speaking[i : i + 1], i * FRAME)]
     assert bitwise == whole
 
 
@@ -193,18 +193,18 @@ def test_g711_is_the_standards() -> None:
     assert [int(A_LAW[code]) for code in (0x55, 0xD5, 0x2A, 0xAA, 0x80, 0x00)] == [-8, 8, -32256, 32256, 5504, -5504]
 
 
-def test_the_tape_forgets_and_still_finds() -> None:
-    tape = Tape()
+def test_the_buffer_forgets_and_still_finds() -> None:
+    buffer = AudioBuffer()
     for index in range(100):
         chunk = np.full(1600, index, np.int16)
-        tape.append(Heard(chunk, np.full(3, index / 100, np.float32), float(index)))
-        tape.forget(tape.end - 16_000)
-    assert tape.start == 9 * 16_000
-    assert set(tape.samples(0, 10**9)) == set(range(90, 100))
-    assert tape.samples(150_000, 150_010).tolist() == [93] * 10
-    assert tape.arrival(tape.end) == 99.0
-    assert tape.arrival(tape.end + 1) is None
-    assert len(tape._samples) < 4 * 17_600
+        buffer.append(AudioChunk(chunk, np.full(3, index / 100, np.float32), float(index)))
+        buffer.forget(buffer.end - 16_000)
+    assert buffer.start == 9 * 16_000
+    assert set(buffer.samples(0, 10**9)) == set(range(90, 100))
+    assert buffer.samples(150_000, 150_010).tolist() == [93] * 10
+    assert buffer.arrival(buffer.end) == 99.0
+    assert buffer.arrival(buffer.end + 1) is None
+    assert len(buffer._samples) < 4 * 17_600
 
 
 def test_mel_of_a_short_clip_is_that_of_the_clip_with_silence_after_it() -> None:

@@ -9,6 +9,7 @@ from pipelines.audio.pipeline import AudioPipeline
 from pipelines.audio.windows import Lane
 from pipelines.base import InvalidRequest
 from pipelines.messages.audio import (
+    Acknowledged,
     Audio,
     AudioOptions,
     Clear,
@@ -18,7 +19,6 @@ from pipelines.messages.audio import (
     Configure,
     Configured,
     Final,
-    Heard,
     ItemFailed,
     Partial,
     Passage,
@@ -27,11 +27,11 @@ from pipelines.messages.audio import (
     SpeechStopped,
     StreamRequest,
     TranscriptionRequest,
-    Turns,
+    TurnDetection,
 )
 from pipelines.messages.frames import Failed
 from tests import speech
-from tests.pipelines.audio.driving import Driver, FakeWhisper, text
+from tests.pipelines.audio.driver import Driver, FakeWhisper, text
 
 CLIP = speech.CLIPS[1]
 LOOP = "again and " * 40
@@ -184,15 +184,15 @@ def test_abort_leaves_nothing_behind(long: str) -> None:
         run.pipeline.abort(id)
     run.feed(stream, Audio(speech.samples(CLIP).tobytes()))
     pipeline = run.pipeline
-    assert [len(held) for held in (pipeline._files, pipeline._streams, pipeline._intake.ears, pipeline._queue)] == [
-        0
-    ] * 4
+    assert [
+        len(held) for held in (pipeline._files, pipeline._streams, pipeline._preparer.decoders, pipeline._queue)
+    ] == [0] * 4
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
 
-LIVE = StreamRequest(rate=16_000, language="en", turns=Turns(silence_duration_ms=300))
-MANUAL = StreamRequest(rate=16_000, language="en", turns=None)
+LIVE = StreamRequest(rate=16_000, language="en", turn_detection=TurnDetection(silence_duration_ms=300))
+MANUAL = StreamRequest(rate=16_000, language="en", turn_detection=None)
 
 
 def clip_and_silence(clip: Path = CLIP) -> bytes:
@@ -200,7 +200,7 @@ def clip_and_silence(clip: Path = CLIP) -> bytes:
 
 
 def kinds(events: list[object]) -> list[str]:
-    return [type(event).__name__ for event in events if type(event).__name__ != "Heard"]
+    return [type(event).__name__ for event in events if type(event).__name__ != "Acknowledged"]
 
 
 def test_a_turn_from_start_to_final() -> None:
@@ -291,7 +291,7 @@ def test_a_change_that_can_not_be_made_leaves_the_stream_as_it_was() -> None:
     run.run()
     (refusal,) = [event for event in run.events[id] if isinstance(event, Refusal)]
     assert (refusal.event_id, refusal.param) == ("e1", "language")
-    run.feed(id, Configure(StreamRequest(encoding="pcmu", rate=8_000, language="de", turns=None)))
+    run.feed(id, Configure(StreamRequest(encoding="pcmu", rate=8_000, language="de", turn_detection=None)))
     run.feed(id, Audio(b"\xff" * 800), Commit())
     run.run()
     assert any(isinstance(event, Configured) for event in run.events[id])
@@ -324,13 +324,13 @@ def test_a_machine_that_can_not_keep_up_sheds_partials_and_then_holds_the_client
     queue = run.pipeline._queue
     assert sum(window.lane is Lane.PARTIAL for window in queue) <= 1
     run.pipeline._said, said = [], run.pipeline._said
-    heard = max(event.seconds for event in said if isinstance(event, Heard))
+    heard = max(event.seconds for event in said if isinstance(event, Acknowledged))
     assert 60 <= heard < len(breathless) / 16_000 - 5
     assert run.pipeline.stats().counters["audio_dropped_partials"] > 10
     run.run()
     run.feed(id, Audio(speech.silence(1).tobytes()))
     run.run()
-    assert max(event.seconds for event in run.events[id] if isinstance(event, Heard)) > len(breathless) / 16_000
+    assert max(event.seconds for event in run.events[id] if isinstance(event, Acknowledged)) > len(breathless) / 16_000
     partials = [event for event in said + run.events[id] if isinstance(event, Partial | Final)]
     for item in {event.item for event in partials}:
         (final,) = [event for event in partials if isinstance(event, Final) and event.item == item]

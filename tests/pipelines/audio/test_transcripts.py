@@ -20,10 +20,10 @@ from pipelines.messages.audio import (
     Segment,
     StreamRequest,
     TranscriptionRequest,
-    Turns,
+    TurnDetection,
 )
 from tests import speech
-from tests.pipelines.audio.driving import Driver, text
+from tests.pipelines.audio.driver import Driver, text
 
 pytestmark = pytest.mark.requires_weights
 
@@ -111,7 +111,7 @@ def test_times_are_ordered_and_where_the_words_were_said(joined: tuple[float, li
 @pytest.mark.parametrize("silence_ms", [300])
 def test_live_speech_is_as_good_as_a_file(tiny: Whisper, silence_ms: int) -> None:
     run = Driver(AudioPipeline(tiny, AudioOptions()))
-    request = StreamRequest(rate=16_000, words=True, turns=Turns(silence_duration_ms=silence_ms))
+    request = StreamRequest(rate=16_000, words=True, turn_detection=TurnDetection(silence_duration_ms=silence_ms))
     transcripts = []
     for clip in speech.CLIPS:
         events = run.talk(request, np.concatenate([speech.samples(clip), speech.silence(0.8)]), piece=8_000)

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.embedding.bench import Bench
+from tests.pipelines.embedding.driver import EmbeddingDriver
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def driver(tmp_path: Path) -> EmbeddingDriver:
+    return EmbeddingDriver(tmp_path)

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.base import Ticket
-from pipelines.embedding.batching import COMPANY_S, LARGE, SMALL, BatchQueue, Budget, Input, Request
+from pipelines.embedding.batching import LARGE, SMALL, SMALL_WINDOW_S, BatchQueue, Budget, Input, Request
 from pipelines.messages.frames import Priority
 
 SLACK = 8
 BUDGET = Budget(full=100, shared=40, slack=SLACK)
-LATER = COMPANY_S + 1
+LATER = SMALL_WINDOW_S + 1
 
 
 def request(id: str, *sizes: int, priority: Priority = "interactive", tower: str = "text") -> Request:
@@ -104,7 +104,7 @@ def test_whoever_comes_beside_a_large_request_is_in_the_next_batch() -> None:
     assert {id for id, _ in names(made.take(0.0))} == {"large"}
 
 
-def test_a_large_request_runs_in_short_steps_only_while_it_has_company() -> None:
+def test_a_large_request_runs_in_short_steps_only_while_small_ones_come() -> None:
     made = queue(request("large", *[10] * 500), now=0.0)
     assert padded(made.take(0.0)) == BUDGET.full
     made.add(request("small", 3), 10.0)

@@ -11,7 +11,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from models.embedder.onnx_build import build_graphs
+from models.embedder.onnx_build import build_export
 from models.embedder.onnx_export import ExportOptions, cache_entry
 from models.files.cache import build_once
 from pipelines.base import InvalidRequest, Ticket
@@ -60,7 +60,7 @@ def export(folder: Path) -> None:
     options = ExportOptions()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        build_once(cache_entry(folder, options), lambda entry: build_graphs(folder, options, entry, 1))
+        build_once(cache_entry(folder, options), lambda entry: build_export(folder, options, entry, 1))
 
 
 def unit(features: Any) -> Rows:

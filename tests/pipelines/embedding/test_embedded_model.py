@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from models.device import available_cpus
 from models.embedder import openvino
 from models.embedder.embedder import Embedder, EmbedderOptions, load_embedder
-from models.embedder.embedding_graphs import pooled
+from models.embedder.torch_modules import pooled
 from models.files.source import resolve
+from pipelines.embedding.input_tokens import InputTokenizer, Tokens
 from pipelines.embedding.pipeline import padded, run_texts
-from pipelines.embedding.tokenize import Tokenizer, Tokens
 
 pytestmark = [
     pytest.mark.requires_weights,
@@ -73,7 +73,7 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def tokens(folder: Path, embedder: Embedder, texts: list[str]) -> list[Tokens]:
-    return Tokenizer(folder, embedder.config).texts(texts, "end", [f"input[{i}]" for i in range(len(texts))])
+    return InputTokenizer(folder, embedder.config).texts(texts, "end", [f"input[{i}]" for i in range(len(texts))])
 
 
 def batches(order: list[int], size: int) -> Iterator[list[int]]:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipelines.image import checkpoints
-from tests.pipelines.image.easel import Easel
+from tests.pipelines.image.driver import ImageDriver
 
 
 @pytest.fixture(scope="session")
@@ -22,5 +22,5 @@ def flux_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def easel(sd_folder: Path) -> Easel:
-    return Easel(sd_folder)
+def driver(sd_folder: Path) -> ImageDriver:
+    return ImageDriver(sd_folder)

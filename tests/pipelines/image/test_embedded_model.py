@@ -11,7 +11,7 @@ from models.files.catalog import EMBEDDED
 from models.files.source import resolve
 from pipelines.messages.image import ImageRequest
 from scripts.training.emoji.evaluate import Painter
-from tests.pipelines.image.easel import Easel, worst
+from tests.pipelines.image.driver import ImageDriver, worst
 
 NAME = "tiny-emoji-diffusion"
 
@@ -22,8 +22,8 @@ def folder() -> Path:
 
 
 @pytest.fixture(scope="module")
-def easel(folder: Path) -> Easel:
-    return Easel(folder)
+def driver(folder: Path) -> ImageDriver:
+    return ImageDriver(folder)
 
 
 def colour(picture: np.ndarray) -> tuple[float, float, float]:
@@ -42,20 +42,20 @@ def test_it_is_small_and_says_what_it_is(folder: Path) -> None:
     assert "license: apache-2.0" in card
 
 
-def test_it_draws_what_it_is_asked_for(easel: Easel) -> None:
-    red, _, blue = colour(easel.draw(ImageRequest(prompt="a strawberry", seed=1))[0])
+def test_it_draws_what_it_is_asked_for(driver: ImageDriver) -> None:
+    red, _, blue = colour(driver.draw(ImageRequest(prompt="a strawberry", seed=1))[0])
     assert red > blue + 60
-    red, green, _ = colour(easel.draw(ImageRequest(prompt="broccoli", seed=1))[0])
+    red, green, _ = colour(driver.draw(ImageRequest(prompt="broccoli", seed=1))[0])
     assert green > red
-    red, green, blue = colour(easel.draw(ImageRequest(prompt="blue heart", seed=1))[0])
+    red, green, blue = colour(driver.draw(ImageRequest(prompt="blue heart", seed=1))[0])
     assert blue > red + 40
 
 
-def test_seeds_give_other_pictures_and_the_same_seed_the_same(easel: Easel) -> None:
-    pictures = easel.draw(ImageRequest(prompt="a house", seed=3, n=3))
+def test_seeds_give_other_pictures_and_the_same_seed_the_same(driver: ImageDriver) -> None:
+    pictures = driver.draw(ImageRequest(prompt="a house", seed=3, n=3))
     assert pictures[0].shape == (64, 64, 3)
     assert len({hashlib.sha256(each.tobytes()).digest() for each in pictures}) == 3
-    assert worst(easel.draw(ImageRequest(prompt="a house", seed=4))[0], pictures[1]) <= 1
+    assert worst(driver.draw(ImageRequest(prompt="a house", seed=4))[0], pictures[1]) <= 1
 
 
 def test_it_is_loaded_in_single_precision_unless_told_otherwise(folder: Path) -> None:
@@ -63,6 +63,6 @@ def test_it_is_loaded_in_single_precision_unless_told_otherwise(folder: Path) ->
     assert json.loads((folder / "text_encoder" / "config.json").read_text())["dtype"] == "float32"
 
 
-def test_diffusers_own_pipeline_draws_the_same(easel: Easel, folder: Path) -> None:
+def test_diffusers_own_pipeline_draws_the_same(driver: ImageDriver, folder: Path) -> None:
     theirs = Painter(folder).draw("a penguin", [5])[0]
-    assert worst(easel.draw(ImageRequest(prompt="a penguin", seed=5))[0], theirs) <= 1
+    assert worst(driver.draw(ImageRequest(prompt="a penguin", seed=5))[0], theirs) <= 1

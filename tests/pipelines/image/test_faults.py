@@ -13,26 +13,26 @@ from pipelines.image import files
 from pipelines.image.pipeline import ImagePipeline
 from pipelines.messages.frames import Done, Failed, ModelSpec
 from pipelines.messages.image import ImageOptions
-from tests.pipelines.image.easel import Easel, pictures, red_cat, worst
+from tests.pipelines.image.driver import ImageDriver, pictures, red_cat, worst
 
 CLOSE = 1  # of 255
 TICKET = Ticket("t", "interactive", 0.0)
 
 
 def test_latents_that_are_no_numbers_fail_instead_of_a_black_image(sd_folder: Path) -> None:
-    easel = Easel(sd_folder)
-    last: Any = easel.family.unet.conv_out  # type: ignore[attr-defined]
+    driver = ImageDriver(sd_folder)
+    last: Any = driver.family.unet.conv_out  # type: ignore[attr-defined]
     last.weight = torch.nn.Parameter(torch.full_like(last.weight, torch.nan), requires_grad=False)
-    easel.open("r", red_cat(n=2))
-    events = easel.run()
+    driver.open("r", red_cat(n=2))
+    events = driver.run()
     assert [(type(event), event.id) for event in events] == [(Failed, "r")]
     assert isinstance(events[0], Failed)
     assert events[0].code == "invalid_output"
-    assert len(easel.denoised) == 1
+    assert len(driver.denoised) == 1
 
 
-def test_pixels_that_are_no_numbers_fail_and_others_do_not(easel: Easel) -> None:
-    autoencoder: Any = easel.family.autoencoder
+def test_pixels_that_are_no_numbers_fail_and_others_do_not(driver: ImageDriver) -> None:
+    autoencoder: Any = driver.family.autoencoder
     decode = autoencoder.decode
 
     def half_broken(latents: torch.Tensor) -> torch.Tensor:
@@ -41,19 +41,19 @@ def test_pixels_that_are_no_numbers_fail_and_others_do_not(easel: Easel) -> None
         return pixels
 
     autoencoder.decode = half_broken
-    easel.open("first", red_cat())
-    easel.open("second", red_cat(seed=1))
-    ends = {event.id: event for event in easel.run() if isinstance(event, Done | Failed)}
+    driver.open("first", red_cat())
+    driver.open("second", red_cat(seed=1))
+    ends = {event.id: event for event in driver.run() if isinstance(event, Done | Failed)}
     assert isinstance(ends["first"], Failed)
     assert ends["first"].code == "invalid_output"
     assert isinstance(ends["second"], Done)
 
 
 @pytest.mark.parametrize("stage", ["encode", "predict", "decode"])
-def test_a_failed_step_leaves_its_requests_as_they_were(easel: Easel, stage: str) -> None:
+def test_a_failed_step_leaves_its_requests_as_they_were(driver: ImageDriver, stage: str) -> None:
     """The engine then runs each alone: only the one that breaks the step fails, and the other's image is right."""
-    (alone,) = easel.draw(red_cat(scheduler="dpmpp_2m"))
-    owner: Any = easel.family.autoencoder if stage == "decode" else easel.family
+    (alone,) = driver.draw(red_cat(scheduler="dpmpp_2m"))
+    owner: Any = driver.family.autoencoder if stage == "decode" else driver.family
     whole = getattr(owner, stage)
 
     def fails_for_two(*inputs: Any) -> Any:
@@ -62,48 +62,50 @@ def test_a_failed_step_leaves_its_requests_as_they_were(easel: Easel, stage: str
         return whole(*inputs)
 
     setattr(owner, stage, fails_for_two)
-    easel.open("mine", red_cat(scheduler="dpmpp_2m"))
-    easel.open("other", red_cat(seed=1))
+    driver.open("mine", red_cat(scheduler="dpmpp_2m"))
+    driver.open("other", red_cat(seed=1))
     events, failures, suspects = [], 0, set()
-    while easel.pipeline.busy:
+    while driver.pipeline.busy:
         try:
-            events += easel.pipeline.step().events
+            events += driver.pipeline.step().events
         except StepFailed as failure:
             failures += 1
             suspects = set(failure.request_ids)
             for id in failure.request_ids:
-                events += easel.pipeline.step(only=id).events
+                events += driver.pipeline.step(only=id).events
     assert failures > 0
     assert suspects == {"mine", "other"}
     assert worst(pictures(events, "mine")[0], alone) <= CLOSE
     assert sum(isinstance(event, Done) for event in events) == 2
 
 
-def test_a_noise_scheduler_that_fails_takes_nobody_along(easel: Easel, caplog: pytest.LogCaptureFixture) -> None:
-    jobs = easel.pipeline.prepare(TICKET, red_cat())
+def test_a_noise_scheduler_that_fails_takes_nobody_along(driver: ImageDriver, caplog: pytest.LogCaptureFixture) -> None:
+    jobs = driver.pipeline.prepare(TICKET, red_cat())
 
     def broken(*_: Any, **__: Any) -> Any:
         raise IndexError("beyond the last step")
 
     jobs[0].noise.scheduler.step = broken
-    easel.pipeline.admit(jobs)
-    easel.open("fine", red_cat())
-    ends = {event.id: event for event in easel.run() if isinstance(event, Done | Failed)}
+    driver.pipeline.admit(jobs)
+    driver.open("fine", red_cat())
+    ends = {event.id: event for event in driver.run() if isinstance(event, Done | Failed)}
     assert isinstance(ends["t"], Failed)
     assert ends["t"].code == "internal_error"
     assert isinstance(ends["fine"], Done)
 
 
-def test_a_picture_that_its_format_cannot_hold_fails_alone(easel: Easel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_that_its_format_cannot_hold_fails_alone(
+    driver: ImageDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuses(pixels: Any, output: Any, *, preview: bool = False) -> bytes:
         if output.format == "webp":
             raise ValueError("too wide")
         return b"file"
 
     monkeypatch.setattr(files, "encode", refuses)
-    easel.open("webp", red_cat(output_format="webp"))
-    easel.open("png", red_cat())
-    ends = {event.id: event for event in easel.run() if isinstance(event, Done | Failed)}
+    driver.open("webp", red_cat(output_format="webp"))
+    driver.open("png", red_cat())
+    ends = {event.id: event for event in driver.run() if isinstance(event, Done | Failed)}
     assert isinstance(ends["webp"], Failed)
     assert isinstance(ends["png"], Done)
 

@@ -19,19 +19,19 @@ from pipelines.media import pictures
 from pipelines.messages.image import ImageRequest
 from pipelines.messages.text import StringPrompt, TextRequest
 from tests.pipelines.image import checkpoints
-from tests.pipelines.image.easel import Easel, worst
+from tests.pipelines.image.driver import ImageDriver, worst
 
 TICKET = Ticket("t", "interactive", 0.0)
 
 
 @pytest.fixture(scope="module")
-def easel(sd_folder: Path) -> Easel:
-    return Easel(sd_folder, max_pixels=128 * 128, max_steps=60, max_images=8)
+def driver(sd_folder: Path) -> ImageDriver:
+    return ImageDriver(sd_folder, max_pixels=128 * 128, max_steps=60, max_images=8)
 
 
 @pytest.fixture(scope="module")
-def flux(flux_folder: Path) -> Easel:
-    return Easel(flux_folder, max_pixels=128 * 128)
+def flux(flux_folder: Path) -> ImageDriver:
+    return ImageDriver(flux_folder, max_pixels=128 * 128)
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def image(tmp_path: Path) -> str:
     return str(tmp_path / "image.png")
 
 
-def refusal(easel: Easel, **fields: Any) -> InvalidRequest:
+def refusal(driver: ImageDriver, **fields: Any) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as raised:
-        easel.pipeline.prepare(TICKET, ImageRequest(**{"prompt": "a cat", **fields}))
+        driver.pipeline.prepare(TICKET, ImageRequest(**{"prompt": "a cat", **fields}))
     return raised.value
 
 
@@ -56,22 +56,22 @@ def refusal(easel: Easel, **fields: Any) -> InvalidRequest:
         ("size", {"width": 4096, "height": 4096}),
     ],
 )
-def test_what_is_wrong_is_named(easel: Easel, param: str, fields: dict[str, Any]) -> None:
-    assert refusal(easel, **fields).param == param
+def test_what_is_wrong_is_named(driver: ImageDriver, param: str, fields: dict[str, Any]) -> None:
+    assert refusal(driver, **fields).param == param
 
 
 @pytest.mark.parametrize("fields", [{"output_compression": 100}, {"n": 8}, {"seed": 0}, {"steps": 60}])
-def test_limits_themselves_are_legal(easel: Easel, fields: dict[str, Any]) -> None:
-    assert easel.pipeline.prepare(TICKET, ImageRequest(prompt="a cat", **fields))
+def test_limits_themselves_are_legal(driver: ImageDriver, fields: dict[str, Any]) -> None:
+    assert driver.pipeline.prepare(TICKET, ImageRequest(prompt="a cat", **fields))
 
 
-def test_a_prompt_that_the_model_can_not_read_whole_is_refused(easel: Easel) -> None:
-    error = refusal(easel, prompt="a" * 19)
+def test_a_prompt_that_the_model_can_not_read_whole_is_refused(driver: ImageDriver) -> None:
+    error = refusal(driver, prompt="a" * 19)
     assert (error.param, error.code) == ("prompt", "context_length_exceeded")
     assert "21" in error.message
     assert "20" in error.message
-    assert refusal(easel, negative_prompt="a" * 19).param == "negative_prompt"
-    assert easel.pipeline.prepare(TICKET, ImageRequest(prompt="a" * 18))
+    assert refusal(driver, negative_prompt="a" * 19).param == "negative_prompt"
+    assert driver.pipeline.prepare(TICKET, ImageRequest(prompt="a" * 18))
 
 
 @pytest.mark.parametrize(
@@ -86,42 +86,42 @@ def test_a_prompt_that_the_model_can_not_read_whole_is_refused(easel: Easel) -> 
     ],
 )
 def test_a_size_off_the_grid_is_answered_with_the_nearest_legal_one(
-    easel: Easel, size: tuple[int, int], nearest: str
+    driver: ImageDriver, size: tuple[int, int], nearest: str
 ) -> None:
-    error = refusal(easel, width=size[0], height=size[1])
+    error = refusal(driver, width=size[0], height=size[1])
     assert error.param == "size"
     assert f"the nearest is {nearest}" in error.message
     width, height = map(int, nearest.split("x"))
-    assert easel.pipeline.prepare(TICKET, ImageRequest(prompt="a cat", width=width, height=height))
+    assert driver.pipeline.prepare(TICKET, ImageRequest(prompt="a cat", width=width, height=height))
 
 
-def test_the_nearest_size_is_drawn_where_that_is_asked_for(easel: Easel) -> None:
+def test_the_nearest_size_is_drawn_where_that_is_asked_for(driver: ImageDriver) -> None:
     request = ImageRequest(prompt="a cat", width=1792, height=1024, nearest=True)
-    (job,) = easel.pipeline.prepare(TICKET, request)
+    (job,) = driver.pipeline.prepare(TICKET, request)
     assert str(job.order.size) == "168x96"
     request = ImageRequest(prompt="a cat", width=72, height=64, nearest=True)
-    assert str(easel.pipeline.prepare(TICKET, request)[0].order.size) == "72x64"
+    assert str(driver.pipeline.prepare(TICKET, request)[0].order.size) == "72x64"
 
 
-def test_no_edge_is_longer_than_a_file_can_hold(easel: Easel) -> None:
-    assert str(easel.family.nearest(Size(100_000, 8), 2**30)) == "8192x8"
+def test_no_edge_is_longer_than_a_file_can_hold(driver: ImageDriver) -> None:
+    assert str(driver.family.nearest(Size(100_000, 8), 2**30)) == "8192x8"
 
 
-def test_tokens_are_counted_as_far_as_the_caller_wrote_them(easel: Easel) -> None:
+def test_tokens_are_counted_as_far_as_the_caller_wrote_them(driver: ImageDriver) -> None:
     for fields, tokens in (({}, 5), ({"negative_prompt": "dog"}, 10), ({"n": 3}, 5)):
-        jobs = easel.pipeline.prepare(TICKET, ImageRequest(prompt="cat", **fields))
+        jobs = driver.pipeline.prepare(TICKET, ImageRequest(prompt="cat", **fields))
         assert [job.prompt_tokens for job in jobs] == [tokens] + [0] * (len(jobs) - 1)
 
 
-def test_any_size_has_a_legal_one_near_it(easel: Easel) -> None:
+def test_any_size_has_a_legal_one_near_it(driver: ImageDriver) -> None:
     for width in range(1, 3000, 97):
         for height in range(1, 3000, 89):
-            near = easel.family.nearest(Size(width, height), 128 * 128)
-            assert easel.family.nearest(near, 128 * 128) == near
+            near = driver.family.nearest(Size(width, height), 128 * 128)
+            assert driver.family.nearest(near, 128 * 128) == near
             assert near.width * near.height <= 128 * 128
 
 
-def test_models_without_a_use_for_something_say_so(flux: Easel, image: str, tmp_path: Path) -> None:
+def test_models_without_a_use_for_something_say_so(flux: ImageDriver, image: str, tmp_path: Path) -> None:
     assert refusal(flux, width=64, height=64, image=image).param == "image"
     assert refusal(flux, width=64, height=64, negative_prompt="rain").param == "negative_prompt"
     for name in ("ddim", "euler", "lcm"):
@@ -129,13 +129,13 @@ def test_models_without_a_use_for_something_say_so(flux: Easel, image: str, tmp_
         assert error.param == "scheduler"
         assert "flow_match_euler" in error.message
     assert refusal(flux, width=68, height=64).param == "size"  # a patch is two latents wide
-    schnell = Easel(checkpoints.flux(tmp_path, guidance=False))
+    schnell = ImageDriver(checkpoints.flux(tmp_path, guidance=False))
     assert refusal(schnell, width=64, height=64, guidance_scale=3.5).param == "guidance_scale"
 
 
-def test_another_kind_of_request_is_refused(easel: Easel) -> None:
+def test_another_kind_of_request_is_refused(driver: ImageDriver) -> None:
     with pytest.raises(InvalidRequest) as raised:
-        easel.pipeline.prepare(TICKET, TextRequest(prompts=[StringPrompt("a cat")]))
+        driver.pipeline.prepare(TICKET, TextRequest(prompts=[StringPrompt("a cat")]))
     assert raised.value.param == "model"
 
 
@@ -144,12 +144,12 @@ def test_defaults_are_the_requests_then_the_operators_then_the_authors(tmp_path:
     (tmp_path / "generation_config.json").write_text('{"num_inference_steps": 6, "guidance_scale": 3.0, "width": 72}')
     plain = ImageRequest(prompt="a cat")
 
-    def made(easel: Easel, request: ImageRequest) -> tuple[int, float, str]:
-        (job,) = easel.pipeline.prepare(TICKET, request)
+    def made(driver: ImageDriver, request: ImageRequest) -> tuple[int, float, str]:
+        (job,) = driver.pipeline.prepare(TICKET, request)
         return job.noise.steps, job.order.guidance, str(job.order.size)
 
-    assert made(Easel(tmp_path), plain) == (6, 3.0, "72x64")
-    operated = Easel(tmp_path, default_steps=9, default_guidance=2.0)
+    assert made(ImageDriver(tmp_path), plain) == (6, 3.0, "72x64")
+    operated = ImageDriver(tmp_path, default_steps=9, default_guidance=2.0)
     assert made(operated, plain) == (9, 2.0, "72x64")
     asked = ImageRequest(prompt="a cat", steps=3, guidance_scale=5.0, width=64, height=64)
     assert made(operated, asked) == (3, 5.0, "64x64")
@@ -158,13 +158,13 @@ def test_defaults_are_the_requests_then_the_operators_then_the_authors(tmp_path:
 def test_a_model_draws_no_larger_than_its_author_says(tmp_path: Path) -> None:
     checkpoints.stable_diffusion(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"width": 64, "height": 64, "max_pixels": 4096}')
-    refused = refusal(Easel(tmp_path), width=1024, height=1024)
+    refused = refusal(ImageDriver(tmp_path), width=1024, height=1024)
     assert refused.param == "size"
     assert "at most 4096 pixels; the nearest is 64x64" in str(refused)
-    assert refusal(Easel(tmp_path, max_pixels=1024), width=64, height=64).param == "size"
+    assert refusal(ImageDriver(tmp_path, max_pixels=1024), width=64, height=64).param == "size"
 
 
-def test_many_threads_prepare_at_once(flux: Easel) -> None:
+def test_many_threads_prepare_at_once(flux: ImageDriver) -> None:
     """Tokenizers raise "Already borrowed" when threads share one and some of them want it to cut."""
     failures: list[BaseException] = []
     family: Any = flux.family
@@ -216,10 +216,12 @@ def cut_png() -> bytes:
 
 @pytest.mark.parametrize("data", [b"", b"no picture", huge_png(), cut_png()], ids=["empty", "text", "huge", "cut"])
 @pytest.mark.parametrize("param", ["image", "mask"])
-def test_broken_files_are_refused_by_name(easel: Easel, image: str, tmp_path: Path, data: bytes, param: str) -> None:
+def test_broken_files_are_refused_by_name(
+    driver: ImageDriver, image: str, tmp_path: Path, data: bytes, param: str
+) -> None:
     (tmp_path / "broken").write_bytes(data)
     fields = {"image": image, param: str(tmp_path / "broken")}
-    error = refusal(easel, **fields)
+    error = refusal(driver, **fields)
     assert error.param == param
     assert str(tmp_path) not in error.message
 
@@ -235,19 +237,19 @@ def test_pixels_are_counted_before_they_are_decoded(image: str, monkeypatch: pyt
     assert refused.value.param == "image"
 
 
-def test_a_file_that_is_gone_is_no_failure_of_the_server(easel: Easel, tmp_path: Path) -> None:
-    assert refusal(easel, image=str(tmp_path / "nowhere.png")).param == "image"
+def test_a_file_that_is_gone_is_no_failure_of_the_server(driver: ImageDriver, tmp_path: Path) -> None:
+    assert refusal(driver, image=str(tmp_path / "nowhere.png")).param == "image"
 
 
-def test_a_strength_that_leaves_no_step_is_refused(easel: Easel, image: str) -> None:
-    assert refusal(easel, image=image, strength=0.1, steps=5).param == "strength"
+def test_a_strength_that_leaves_no_step_is_refused(driver: ImageDriver, image: str) -> None:
+    assert refusal(driver, image=image, strength=0.1, steps=5).param == "strength"
 
 
-def test_a_mask_has_transparency_and_the_size_of_its_image(easel: Easel, image: str, tmp_path: Path) -> None:
+def test_a_mask_has_transparency_and_the_size_of_its_image(driver: ImageDriver, image: str, tmp_path: Path) -> None:
     opaque = saved(tmp_path, "opaque.png", Image.new("RGB", (64, 64)))
-    assert refusal(easel, image=image, mask=opaque).param == "mask"
+    assert refusal(driver, image=image, mask=opaque).param == "mask"
     small = saved(tmp_path, "small.png", Image.new("RGBA", (32, 64)))
-    error = refusal(easel, image=image, mask=small)
+    error = refusal(driver, image=image, mask=small)
     assert error.param == "mask"
     assert "32x64" in error.message
 
@@ -287,7 +289,9 @@ def left_half_clear(colour: tuple[int, int, int], clear: int = 0) -> Image.Image
     return picture
 
 
-def test_what_is_transparent_in_a_picture_is_drawn_anew_where_there_is_no_mask(easel: Easel, tmp_path: Path) -> None:
+def test_what_is_transparent_in_a_picture_is_drawn_anew_where_there_is_no_mask(
+    driver: ImageDriver, tmp_path: Path
+) -> None:
     halved = left_half_clear((20, 60, 220))
     flat = Image.new("RGBA", halved.size, "white")
     flat.alpha_composite(halved)
@@ -299,7 +303,7 @@ def test_what_is_transparent_in_a_picture_is_drawn_anew_where_there_is_no_mask(e
 
     def edited(image: str, mask: str | None = None) -> np.ndarray:
         request = ImageRequest(prompt="a cat", image=image, mask=mask, steps=4, guidance_scale=3.0, seed=1)
-        return easel.draw(request)[0]
+        return driver.draw(request)[0]
 
     wanted = edited(opaque, left)
     np.testing.assert_array_equal(edited(clear), wanted)
@@ -310,10 +314,10 @@ def test_what_is_transparent_in_a_picture_is_drawn_anew_where_there_is_no_mask(e
 
 @pytest.mark.parametrize(("clear", "anew"), [(0, True), (127, True), (128, False), (255, False)])
 def test_a_pixel_is_drawn_anew_where_it_is_less_than_half_opaque(
-    easel: Easel, tmp_path: Path, clear: int, anew: bool
+    driver: ImageDriver, tmp_path: Path, clear: int, anew: bool
 ) -> None:
     path = saved(tmp_path, "clear.png", left_half_clear((20, 60, 220), clear))
-    (job,) = easel.pipeline.prepare(TICKET, ImageRequest(prompt="a cat", image=path))
+    (job,) = driver.pipeline.prepare(TICKET, ImageRequest(prompt="a cat", image=path))
     source = job.order.source
     assert source is not None
     assert (source.mask is not None) == anew
@@ -322,13 +326,13 @@ def test_a_pixel_is_drawn_anew_where_it_is_less_than_half_opaque(
         assert source.mask[..., 8:].eq(0).all()
 
 
-def prepared_pair(easel: Easel, request: Callable[..., ImageRequest]) -> tuple[np.ndarray, np.ndarray]:
-    (first,) = easel.draw(request(seed=1))
-    (second,) = easel.draw(request(seed=1))
+def prepared_pair(driver: ImageDriver, request: Callable[..., ImageRequest]) -> tuple[np.ndarray, np.ndarray]:
+    (first,) = driver.draw(request(seed=1))
+    (second,) = driver.draw(request(seed=1))
     return first, second
 
 
-def test_an_edit_is_reproducible_and_keeps_what_the_mask_keeps(easel: Easel, tmp_path: Path) -> None:
+def test_an_edit_is_reproducible_and_keeps_what_the_mask_keeps(driver: ImageDriver, tmp_path: Path) -> None:
     image = saved(tmp_path, "blue.png", Image.new("RGB", (64, 64), (20, 60, 220)))
     mask = Image.new("RGBA", (64, 64), (0, 0, 0, 255))
     mask.paste((0, 0, 0, 0), (0, 0, 32, 64))
@@ -337,8 +341,8 @@ def test_an_edit_is_reproducible_and_keeps_what_the_mask_keeps(easel: Easel, tmp
     def edit(**fields: Any) -> ImageRequest:
         return ImageRequest(prompt="a cat", image=image, mask=path, steps=4, guidance_scale=3.0, **fields)
 
-    first, second = prepared_pair(easel, edit)
+    first, second = prepared_pair(driver, edit)
     assert worst(first, second) == 0
-    (other,) = easel.draw(ImageRequest(prompt="a dog", image=image, mask=path, steps=4, guidance_scale=3.0, seed=1))
+    (other,) = driver.draw(ImageRequest(prompt="a dog", image=image, mask=path, steps=4, guidance_scale=3.0, seed=1))
     assert worst(first, other) > 5
     assert worst(first[:, 44:], other[:, 44:]) < worst(first[:, :24], other[:, :24])

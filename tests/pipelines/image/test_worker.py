@@ -18,7 +18,7 @@ from pipelines.messages.frames import (
     StepReport,
 )
 from pipelines.messages.image import ImageOptions, ImageRequest, Picture
-from tests.pipelines.image.easel import Easel, pixels, worst
+from tests.pipelines.image.driver import ImageDriver, pixels, worst
 from tests.pipelines.worker_process import Worker
 
 
@@ -64,7 +64,7 @@ def test_a_worker_draws_what_the_pipeline_draws_and_stops_what_is_cancelled(sd_f
     assert long.code == "cancelled"
     assert {event.id for event in events if isinstance(event, Accepted)} == {"mine", "long"}
     (picture,) = [event for event in events if isinstance(event, Picture)]
-    (wanted,) = Easel(sd_folder).draw(request)
+    (wanted,) = ImageDriver(sd_folder).draw(request)
     assert worst(pixels(picture.data), wanted) <= 1
     assert {report.kind for report in reports} == {"encode", "denoise", "decode"}
     assert frame.counters["cancelled"] == 4
@@ -75,8 +75,8 @@ def test_a_worker_draws_what_the_pipeline_draws_and_stops_what_is_cancelled(sd_f
 def test_half_precision_draws_about_the_same(family: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(family)
     asked = ImageRequest(prompt="a red cat", seed=3, steps=4, width=64, height=64, partial_images=1)
-    (full,) = Easel(folder).draw(asked)
-    easel = Easel(folder, dtype="bfloat16")
-    (half,) = easel.draw(asked)
+    (full,) = ImageDriver(folder).draw(asked)
+    driver = ImageDriver(folder, dtype="bfloat16")
+    (half,) = driver.draw(asked)
     difference = abs(full.astype(int) - half.astype(int))
     assert 0 < difference.mean() < 8

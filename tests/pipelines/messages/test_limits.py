@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from msgspec import Struct, ValidationError
 
-from pipelines.messages.audio import StreamRequest, TranscriptionRequest, Turns
+from pipelines.messages.audio import StreamRequest, TranscriptionRequest, TurnDetection
 from pipelines.messages.embedding import EmbeddingRequest, RerankRequest
 from pipelines.messages.image import ImageRequest
 from pipelines.messages.sampling import Sampling, SamplingDefaults, SamplingFields, SamplingOptions, SamplingValues
@@ -46,9 +46,9 @@ LIMITS: list[tuple[type[Struct], dict[str, Any], str, list[Any], list[Any]]] = [
     (TranscriptionRequest, {"path": "a"}, "temperature", [0, 1], [-0.1, 1.1]),
     (TranscriptionRequest, {"path": "a"}, "vad_threshold", [0, 1], [-0.1, 1.1]),
     (TranscriptionRequest, {"path": "a"}, "vad_silence_ms", [32, 10_000], [31, 10_001]),
-    (Turns, {}, "threshold", [0, 1], [-0.1, 1.1, math.nan]),
-    (Turns, {}, "silence_duration_ms", [32, 10_000], [31, 10_001]),
-    (Turns, {}, "prefix_padding_ms", [0, 5_000], [-1, 5_001]),
+    (TurnDetection, {}, "threshold", [0, 1], [-0.1, 1.1, math.nan]),
+    (TurnDetection, {}, "silence_duration_ms", [32, 10_000], [31, 10_001]),
+    (TurnDetection, {}, "prefix_padding_ms", [0, 5_000], [-1, 5_001]),
     (StreamRequest, {}, "rate", [8_000, 96_000], [7_999, 96_001]),
     (ImageRequest, {}, "prompt", ["a" * 32_000], ["a" * 32_001]),
     (ImageRequest, {"prompt": "a"}, "negative_prompt", ["", "a" * 32_000], ["a" * 32_001]),

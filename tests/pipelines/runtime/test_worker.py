@@ -15,7 +15,7 @@ from pipelines.messages.frames import Accepted, Done, Drain, Failed, Feed, LoadF
 from pipelines.messages.sampling import Sampling
 from pipelines.messages.text import Delta, StringPrompt, TextRequest
 from tests.fakes import fake_spec
-from tests.pipelines.worker_process import PATIENCE, Worker, terminals, text
+from tests.pipelines.worker_process import PATIENCE, Worker, fed, terminals, text
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +103,13 @@ def test_a_fault_that_leaves_the_model_in_doubt_ends_the_process(fault: str) -> 
 def test_chunks_of_a_stream_are_worked_off_in_order(worker: Worker) -> None:
     numbers = [str(number) for number in range(200)]
     request = TextRequest(prompts=[StringPrompt("!stream !slow-prepare=20")])
-    worker.send(Open("s", request), *(Feed("s", number.encode()) for number in numbers), Feed("s", b""))
+    worker.send(Open("s", request), *(fed("s", number) for number in numbers), fed("s", None))
     assert text(worker.finish("s")["s"]).split() == numbers
 
 
 def test_a_bad_chunk_ends_its_stream(worker: Worker) -> None:
     worker.open("s", "!stream")
-    worker.send(Feed("s", b"one"), Feed("s", b"!bad"), Feed("s", b"two"), Feed("s", b""), Feed("unknown", b"x"))
+    worker.send(*(fed("s", word) for word in ("one", "!bad", "two", None)), fed("unknown", "x"))
     worker.open("after", "one")
     events = worker.finish("s", "after")
     [failed] = terminals(events["s"])

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipelines.messages.frames import Abort, Accepted, Done, Event, Failed, Feed
+from pipelines.messages.frames import Abort, Accepted, Done, Event, Failed
 from pipelines.messages.text import Delta
 from tests.fakes import fake_spec
-from tests.pipelines.worker_process import Worker, terminals
+from tests.pipelines.worker_process import Worker, fed, terminals
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +69,9 @@ def test_abort_while_running(worker: Worker) -> None:
 
 def test_abort_of_an_open_stream(worker: Worker) -> None:
     worker.open("x", "!stream")
-    worker.send(Feed("x", b"one"))
+    worker.send(fed("x", "one"))
     worker.first("x", Delta)
-    worker.send(Abort("x"), Feed("x", b"two"))
+    worker.send(Abort("x"), fed("x", "two"))
     assert end_of(worker, "x").code == "cancelled"
 
 

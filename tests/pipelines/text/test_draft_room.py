@@ -20,14 +20,14 @@ from tests.pipelines.text.fakes import (
     run,
     submit,
 )
-from tests.pipelines.text.prompter import Prompter, drafting, drafts, model_of, plain, seen, told
+from tests.pipelines.text.oracle_draft import OracleDraft, drafting, drafts, model_of, plain, seen, told
 
 # --- room -------------------------------------------------------------------------------------------------------------
 
 
 def test_without_room_it_proposes_nothing() -> None:
     requests = [request(f"prompt {number}", max_tokens=30, logprobs=0) for number in range(6)]
-    decoder = Prompter([told(each) for each in requests])
+    decoder = OracleDraft([told(each) for each in requests])
     pipeline = drafting(decoder)
     small = DraftModel(decoder, 20, vocab_size=VOCAB, max_num_batched_tokens=400)
     pipeline._speculation._proposers["draft"] = small
@@ -55,7 +55,7 @@ def test_no_block_stays_behind_whenever_a_sequence_leaves(ending: str, wrong: in
     texts, expected, neighbour = [told(asked), told(other)], plain(asked), plain(other)
     stages = 0
     while True:
-        pipeline = drafting(Prompter(texts, wrong), max_num_batched_tokens=32)
+        pipeline = drafting(OracleDraft(texts, wrong), max_num_batched_tokens=32)
         model = model_of(pipeline)
         submit(pipeline, "r", asked)
         submit(pipeline, "other", other)
@@ -82,7 +82,7 @@ def test_no_block_stays_behind_whenever_a_sequence_leaves(ending: str, wrong: in
 
 def test_sequences_that_push_each_other_out_say_the_same() -> None:
     requests = [request(f"prompt {number}", max_tokens=40, logprobs=0) for number in range(5)]
-    pipeline = drafting(Prompter([told(each) for each in requests], 4), kv_cache_tokens=22 * BLOCK)
+    pipeline = drafting(OracleDraft([told(each) for each in requests], 4), kv_cache_tokens=22 * BLOCK)
     for number, each in enumerate(requests):
         submit(pipeline, str(number), each)
     together = run(pipeline)
@@ -96,7 +96,7 @@ def test_sequences_that_push_each_other_out_say_the_same() -> None:
 
 def test_a_draft_model_that_breaks_fails_no_request(caplog: pytest.LogCaptureFixture) -> None:
     asked, healthy = (request(prompt, max_tokens=20, logprobs=0) for prompt in ("break", "work"))
-    decoder = Prompter([told(asked), told(healthy)], fail_on=told(asked)[8])
+    decoder = OracleDraft([told(asked), told(healthy)], fail_on=told(asked)[8])
     pipeline = drafting(decoder)
     with caplog.at_level(logging.ERROR):
         assert seen(generate(pipeline, asked)) == plain(asked)
@@ -109,7 +109,7 @@ def test_a_draft_model_that_breaks_fails_no_request(caplog: pytest.LogCaptureFix
 
 def test_a_step_that_is_run_again_is_proposed_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request("some words", max_tokens=20, logprobs=0)
-    pipeline = drafting(Prompter([told(asked)]))
+    pipeline = drafting(OracleDraft([told(asked)]))
     submit(pipeline, "r", asked)
     events = [event for _ in range(2) for event in pipeline.step().events]
 
@@ -129,7 +129,7 @@ def test_a_step_that_is_run_again_is_proposed_for_again(monkeypatch: pytest.Monk
 def test_logits_that_are_not_finite_end_a_draft() -> None:
     asked = request("broken", max_tokens=20, logprobs=0)
     text = told(asked)
-    pipeline = drafting(Prompter([text], poison=text[9]))
+    pipeline = drafting(OracleDraft([text], poison=text[9]))
     assert seen(generate(pipeline, asked)) == plain(asked)
     drafted, accepted = drafts(pipeline)
     assert drafted == accepted > 0
@@ -140,7 +140,7 @@ def test_logits_that_are_not_finite_end_a_draft() -> None:
 
 def test_a_draft_model_that_is_no_faster_is_not_asked() -> None:
     asked = request("some words", max_tokens=20, logprobs=0)
-    decoder = Prompter([told(asked)])
+    decoder = OracleDraft([told(asked)])
     pipeline = drafting(decoder)
     pipeline._speculation._cost = pipeline._runner.decode_cost()
     model_of(pipeline)._cost = pipeline._speculation._cost
@@ -171,7 +171,7 @@ def test_steps_are_timed_for_those_who_draft_alone() -> None:
 def test_each_request_has_the_proposer_that_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SuffixIndex, "propose", lambda _self, _tokens, most: [1, 2, 3, 4][:most])
     asked = request("some words", max_tokens=12, logprobs=0)
-    pipeline = drafting(Prompter([told(asked)]), speculation=None)
+    pipeline = drafting(OracleDraft([told(asked)]), speculation=None)
 
     def used(kind: ProposerKind | None, most: int | None) -> str | None:
         wanted = type(asked)(prompts=asked.prompts, sampling=asked.sampling, proposer=kind, max_draft=most)

@@ -11,13 +11,12 @@ import pytest
 import pytest_asyncio
 
 from gateway.api.embeddings.answer import decimals
-from gateway.api.embeddings.rerank import RERANK_PATHS
 from gateway.api.texts import MAX_UNITS
 from pipelines.messages.embedding import EmbeddingRequest, ImageBytes
 from pipelines.messages.text import StringPrompt, TokenPrompt
-from tests.gateway.desk import Counter, Desk, counter
 from tests.gateway.embedding import Embedding, answered, opened, vector
 from tests.gateway.scripted import ScriptedBackend, ScriptedCall
+from tests.gateway.scripted_app import AppHost, ScriptedApp, app_host
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -28,21 +27,21 @@ PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n....").decode()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Counter]:
-    async with counter(str(tmp_path_factory.mktemp("spool"))) as running:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AppHost]:
+    async with app_host(str(tmp_path_factory.mktemp("spool"))) as running:
         yield running
 
 
 @pytest.fixture
-def it(server: Counter) -> Desk:
-    return server.desk(Embedding(slots=1024, answer=answered), kind="embedding")
+def it(server: AppHost) -> ScriptedApp:
+    return server.app(Embedding(slots=1024, answer=answered), kind="embedding")
 
 
-async def embed(it: Desk, input: Any, **fields: Any) -> Any:
+async def embed(it: ScriptedApp, input: Any, **fields: Any) -> Any:
     return await it.client.post(EMBEDDINGS, json={"model": "scripted", "input": input, **fields})
 
 
-async def test_an_answer_in_the_order_of_the_inputs(it: Desk) -> None:
+async def test_an_answer_in_the_order_of_the_inputs(it: ScriptedApp) -> None:
     answer = await embed(it, ["a", "b", "c"])
     body = answer.json()
     assert (body["object"], body["model"]) == ("list", "scripted")
@@ -52,11 +51,11 @@ async def test_an_answer_in_the_order_of_the_inputs(it: Desk) -> None:
     for index, item in enumerate(body["data"]):
         np.testing.assert_array_equal(np.float32(item["embedding"]), vector(index))
     assert "x-gateway-timing" in answer.headers
-    assert it.book.outcomes == ["stop"]
-    assert it.book.closed[0].finished
+    assert it.registry.outcomes == ["stop"]
+    assert it.registry.closed[0].finished
 
 
-async def test_base64_is_little_endian_float32(it: Desk) -> None:
+async def test_base64_is_little_endian_float32(it: ScriptedApp) -> None:
     body = (await embed(it, ["a", "b"], encoding_format="base64")).json()
     for index, item in enumerate(body["data"]):
         raw = base64.b64decode(item["embedding"], validate=True)
@@ -97,7 +96,7 @@ async def test_numbers_in_json_are_those_of_base64() -> None:
         ),
     ],
 )
-async def test_what_other_apis_call_it(it: Desk, fields: dict[str, Any], wanted: dict[str, Any]) -> None:
+async def test_what_other_apis_call_it(it: ScriptedApp, fields: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert (await embed(it, "a", **fields)).status_code == 200
     assert opened(it) == EmbeddingRequest(inputs=[StringPrompt("a")], **wanted)
 
@@ -117,13 +116,13 @@ async def test_what_other_apis_call_it(it: Desk, fields: dict[str, Any], wanted:
         ([{"image": f"DATA:image/png;name=a;base64,{PNG}"}], [ImageBytes(base64.b64decode(PNG))]),
     ],
 )
-async def test_forms_of_input(it: Desk, input: Any, inputs: list[Any]) -> None:
+async def test_forms_of_input(it: ScriptedApp, input: Any, inputs: list[Any]) -> None:
     answer = await embed(it, input, truncate="start", dimensions=2)
     assert answer.status_code == 200, answer.text
     assert opened(it) == EmbeddingRequest(inputs=inputs, truncate="start", dimensions=2)
 
 
-async def test_null_is_absence_and_user_has_no_effect(it: Desk) -> None:
+async def test_null_is_absence_and_user_has_no_effect(it: ScriptedApp) -> None:
     await embed(it, "a", encoding_format=None, dimensions=None, truncate=None, user={"any": "thing"})
     assert opened(it) == EmbeddingRequest(inputs=[StringPrompt("a")])
 
@@ -160,7 +159,7 @@ async def test_null_is_absence_and_user_has_no_effect(it: Desk) -> None:
         (["x"] * 2049, "input"),
     ],
 )
-async def test_a_bad_input_is_named(it: Desk, input: Any, param: str) -> None:
+async def test_a_bad_input_is_named(it: ScriptedApp, input: Any, param: str) -> None:
     answer = await embed(it, input)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
@@ -185,13 +184,13 @@ async def test_a_bad_input_is_named(it: Desk, input: Any, param: str) -> None:
         ({"output_dtype": "int8"}, "output_dtype"),
     ],
 )
-async def test_a_bad_field_is_named(it: Desk, fields: dict[str, Any], param: str) -> None:
+async def test_a_bad_field_is_named(it: ScriptedApp, fields: dict[str, Any], param: str) -> None:
     answer = await embed(it, "a", **fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 @pytest.mark.parametrize("text", ["\\ud800", "a\\udfffb"])
-async def test_half_of_a_surrogate_pair_is_named(it: Desk, text: str) -> None:
+async def test_half_of_a_surrogate_pair_is_named(it: ScriptedApp, text: str) -> None:
     body = f'{{"model": "scripted", "input": ["fine", "{text}"]}}'
     answer = await it.client.post(EMBEDDINGS, content=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input[1]")
@@ -200,18 +199,18 @@ async def test_half_of_a_surrogate_pair_is_named(it: Desk, text: str) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "documents[1].text")
 
 
-async def test_a_whole_surrogate_pair_is_a_character(it: Desk) -> None:
+async def test_a_whole_surrogate_pair_is_a_character(it: ScriptedApp) -> None:
     answer = await it.client.post(EMBEDDINGS, content='{"model": "scripted", "input": "\\ud83e\\udd8a"}')
     assert answer.status_code == 200
     assert opened(it).inputs == [StringPrompt("🦊")]
 
 
-async def test_json_that_is_broken_otherwise_says_so(it: Desk) -> None:
+async def test_json_that_is_broken_otherwise_says_so(it: ScriptedApp) -> None:
     answer = await it.client.post(EMBEDDINGS, content='{"model": "scripted", "input": ["a"')
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
 
 
-async def test_a_large_request_leaves_room_for_others(it: Desk) -> None:
+async def test_a_large_request_leaves_room_for_others(it: ScriptedApp) -> None:
     """2,048 inputs hold as many slots as the pipeline has in and right behind a batch, not all there are."""
     it.backend.answer = None
     answers = [embed(it, ["x"] * 2048), embed(it, "small")]
@@ -224,7 +223,7 @@ async def test_a_large_request_leaves_room_for_others(it: Desk) -> None:
     assert [len((await each).json()["data"]) for each in pending] == [2048, 1]
 
 
-async def test_numbers_are_never_null(it: Desk) -> None:
+async def test_numbers_are_never_null(it: ScriptedApp) -> None:
     def broken(call: ScriptedCall) -> None:
         call.fail("invalid_output", "The model's result for input 0 is not a finite number; nothing is returned.")
 
@@ -237,7 +236,7 @@ async def test_numbers_are_never_null(it: Desk) -> None:
     assert answer.headers["x-should-retry"] == "false"
 
 
-async def test_over_long_texts_are_the_callers_fault(it: Desk) -> None:
+async def test_over_long_texts_are_the_callers_fault(it: ScriptedApp) -> None:
     def refuse(call: ScriptedCall) -> None:
         call.fail("context_length_exceeded", "'input[1]' has 300 tokens", "input[1]")
 
@@ -247,14 +246,14 @@ async def test_over_long_texts_are_the_callers_fault(it: Desk) -> None:
     assert answer.json()["error"]["param"] == "input[1]"
 
 
-async def test_a_model_of_another_kind_is_no_embedding_model(server: Counter) -> None:
-    it = server.desk(ScriptedBackend(answer=answered))
+async def test_a_model_of_another_kind_is_no_embedding_model(server: AppHost) -> None:
+    it = server.app(ScriptedBackend(answer=answered))
     for path, body in ((EMBEDDINGS, {"input": "a"}), (RERANK, {"query": "a", "documents": ["b"]})):
         answer = await it.client.post(path, json={"model": "scripted", **body})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
 
 
-async def test_a_body_over_the_limit_says_so_in_json(it: Desk) -> None:
+async def test_a_body_over_the_limit_says_so_in_json(it: ScriptedApp) -> None:
     """32 texts of 80 kB are fine; more than the documented limit is a 413 that states it."""
     assert (await embed(it, ["x" * 80_000] * 32)).status_code == 200
     limit = it.gateway.settings.server.max_body_bytes
@@ -268,10 +267,10 @@ async def test_a_body_over_the_limit_says_so_in_json(it: Desk) -> None:
     assert (error["code"], str(limit) in error["message"]) == ("payload_too_large", True)
 
 
-async def test_both_are_described(it: Desk) -> None:
+async def test_both_are_described(it: ScriptedApp) -> None:
     schema = json.loads((await it.client.get("/schema/openapi.json")).text)
     wanted: dict[str, list[str]] = {EMBEDDINGS: ["EmbeddingsRequest"]}
-    wanted |= {path: ["RerankBody", "TextsBody"] for path in RERANK_PATHS}
+    wanted |= {path: ["RerankBody", "TextsBody"] for path in ("/v1/rerank", "/v2/rerank", "/rerank")}
     for path, structs in wanted.items():
         body = schema["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         assert body.get("anyOf", [body]) == [{"$ref": f"#/components/schemas/{struct}"} for struct in structs]

@@ -15,8 +15,8 @@ from gateway.api.images.request import GenerationBody, parse_form, to_image_requ
 from gateway.errors import ApiError
 from pipelines.messages.frames import Accepted, Failed
 from pipelines.messages.image import Denoised, ImageOptions, ImageRequest, Picture, Preview
-from tests.gateway.desk import Counter, Desk, counter
 from tests.gateway.scripted import ScriptedBackend, ScriptedCall
+from tests.gateway.scripted_app import AppHost, ScriptedApp, app_host
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -24,8 +24,8 @@ GENERATIONS, EDITS = "/v1/images/generations", "/v1/images/edits"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Counter]:
-    async with counter(str(tmp_path_factory.mktemp("spool"))) as running:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AppHost]:
+    async with app_host(str(tmp_path_factory.mktemp("spool"))) as running:
         yield running
 
 
@@ -43,7 +43,7 @@ def picture(call: ScriptedCall, index: int = 0) -> Picture:
     return Picture(call.call.id, index, 40 + index, 16, 8, b"picture %d" % index)
 
 
-def left(it: Desk) -> list[Path]:
+def left(it: ScriptedApp) -> list[Path]:
     """Files in the spool."""
     return [each for each in Path(it.gateway.settings.server.spool_dir).rglob("*") if each.suffix == ".png"]
 
@@ -57,11 +57,11 @@ def answered(call: ScriptedCall) -> None:
 
 
 @pytest.fixture
-def it(server: Counter) -> Desk:
-    return server.desk(Painting(slots=12, answer=answered), kind="image")
+def it(server: AppHost) -> ScriptedApp:
+    return server.app(Painting(slots=12, answer=answered), kind="image")
 
 
-async def generate(it: Desk, **fields: Any) -> Any:
+async def generate(it: ScriptedApp, **fields: Any) -> Any:
     return await it.client.post(GENERATIONS, json={"model": "scripted", "prompt": "a cat"} | fields)
 
 
@@ -75,7 +75,7 @@ def events(text: str) -> list[dict[str, Any]]:
     return found
 
 
-async def test_the_body_is_what_the_model_is_asked(it: Desk) -> None:
+async def test_the_body_is_what_the_model_is_asked(it: ScriptedApp) -> None:
     fields = {"n": 3, "size": "640x384", "seed": 7, "num_inference_steps": 9, "guidance_scale": 2, "scheduler": "lcm"}
     fields |= {"negative_prompt": "dogs", "output_format": "webp", "output_compression": 0}
     assert (await generate(it, **fields)).status_code == 200
@@ -99,7 +99,7 @@ async def test_the_body_is_what_the_model_is_asked(it: Desk) -> None:
     assert wire(it.backend.calls[-1]) == ImageRequest(prompt="a cat", progress=True, partial_images=2)
 
 
-async def test_pictures_are_in_their_order_whenever_they_come(it: Desk) -> None:
+async def test_pictures_are_in_their_order_whenever_they_come(it: ScriptedApp) -> None:
     answer = await generate(it, n=3)
     body = answer.json()
     assert [base64.b64decode(item["b64_json"]) for item in body["data"]] == [b"picture 0", b"picture 1", b"picture 2"]
@@ -116,14 +116,14 @@ async def test_pictures_are_in_their_order_whenever_they_come(it: Desk) -> None:
     assert "total=" in answer.headers["x-gateway-timing"]
 
 
-async def test_events_of_a_stream(server: Counter) -> None:
+async def test_events_of_a_stream(server: AppHost) -> None:
     def speak(call: ScriptedCall) -> None:
         id = call.call.id
         call.say(Accepted(id, 3, 0.0))
         call.say(Denoised(id, 0, 1, 2), Preview(id, 0, 0, 16, 8, b"so far"))
         call.say(Denoised(id, 0, 2, 2), picture(call), call.done())
 
-    it = server.desk(Painting(answer=speak), kind="image")
+    it = server.app(Painting(answer=speak), kind="image")
     partial, completed = events((await generate(it, stream=True, partial_images=1, output_format="jpeg")).text)
     created = partial.pop("created_at")
     assert isinstance(created, int)
@@ -145,37 +145,37 @@ async def test_events_of_a_stream(server: Counter) -> None:
     assert told[0] == {"type": "image_generation.progress", "step": 1, "steps": 2}
 
 
-async def test_an_image_that_takes_its_steps_is_not_taken_for_one_that_hangs(server: Counter) -> None:
+async def test_an_image_that_takes_its_steps_is_not_taken_for_one_that_hangs(server: AppHost) -> None:
     def begin(call: ScriptedCall) -> None:
         call.accept()
         call.say(Denoised(call.call.id, 0, 1, 50))
 
-    it = server.desk(Painting(answer=begin), kind="image", first_event_timeout_s=0.3)
+    it = server.app(Painting(answer=begin), kind="image", first_event_timeout_s=0.3)
     asking = asyncio.create_task(generate(it))
     call = await it.backend.opened()
     await asyncio.sleep(0.6)
     call.say(picture(call), call.done())
     assert (await asking).status_code == 200
-    it = server.desk(Painting(answer=lambda call: call.accept()), kind="image", first_event_timeout_s=0.3)
+    it = server.app(Painting(answer=lambda call: call.accept()), kind="image", first_event_timeout_s=0.3)
     assert (await generate(it)).status_code == 504
 
 
-async def test_numbers_that_are_none_are_told_as_such(server: Counter) -> None:
-    it = server.desk(Painting(answer=lambda call: call.fail("invalid_output", "the image is no number")), kind="image")
+async def test_numbers_that_are_none_are_told_as_such(server: AppHost) -> None:
+    it = server.app(Painting(answer=lambda call: call.fail("invalid_output", "the image is no number")), kind="image")
     answer = await generate(it)
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "invalid_output")
     assert answer.headers["x-should-retry"] == "false"
 
 
 @pytest.mark.parametrize("fields", [{}, {"response_format": "url"}, {"stream": True}, {"n": 2}])
-async def test_an_answer_without_its_picture_is_an_error(server: Counter, fields: dict[str, Any]) -> None:
-    it = server.desk(Painting(answer=lambda call: call.say(call.done())), kind="image")
+async def test_an_answer_without_its_picture_is_an_error(server: AppHost, fields: dict[str, Any]) -> None:
+    it = server.app(Painting(answer=lambda call: call.say(call.done())), kind="image")
     answer = await generate(it, **fields)
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
-    assert it.book.outcomes == ["internal_error"]
+    assert it.registry.outcomes == ["internal_error"]
 
 
-async def test_an_upload_lies_where_the_worker_is_told_and_ends_with_it(server: Counter) -> None:
+async def test_an_upload_lies_where_the_worker_is_told_and_ends_with_it(server: AppHost) -> None:
     seen: list[tuple[bytes, bytes]] = []
 
     def look(call: ScriptedCall) -> None:
@@ -185,7 +185,7 @@ async def test_an_upload_lies_where_the_worker_is_told_and_ends_with_it(server: 
         seen.append((Path(request.image).read_bytes(), Path(request.mask).read_bytes()))
         answered(call)
 
-    it = server.desk(Painting(answer=look), kind="image")
+    it = server.app(Painting(answer=look), kind="image")
     files = {"mask": ("m.png", b"the mask"), "image": ("i.png", b"the image")}
     answer = await it.client.post(EDITS, data={"prompt": "a cat", "strength": "0.5"}, files=files)
     assert answer.status_code == 200, answer.text
@@ -195,15 +195,15 @@ async def test_an_upload_lies_where_the_worker_is_told_and_ends_with_it(server: 
     assert not left(it)
 
 
-async def test_an_address_begins_with_the_name_that_the_client_used(it: Desk) -> None:
+async def test_an_address_begins_with_the_name_that_the_client_used(it: ScriptedApp) -> None:
     fields = {"prompt": "a cat", "response_format": "url"}
     for host, begin in (("localhost:81", "http://localhost:81/"), ("[::1]", "http://[::1]/")):
         answer = await it.client.post(GENERATIONS, json=fields, headers={"host": host})
         assert answer.json()["data"][0]["url"].startswith(f"{begin}v1/images/files/")
 
 
-async def test_a_model_of_another_kind_is_named(server: Counter) -> None:
-    it = server.desk(ScriptedBackend(), kind="text")
+async def test_a_model_of_another_kind_is_named(server: AppHost) -> None:
+    it = server.app(ScriptedBackend(), kind="text")
     answer = await generate(it)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
     answer = await it.client.post(GENERATIONS, json={"prompt": "a cat"})
@@ -211,17 +211,17 @@ async def test_a_model_of_another_kind_is_named(server: Counter) -> None:
     assert "image" in answer.json()["error"]["message"]
 
 
-async def test_a_preview_is_timed_and_images_given_up_are_counted(server: Counter) -> None:
-    it = server.desk(Painting(), kind="image")
+async def test_a_preview_is_timed_and_images_given_up_are_counted(server: AppHost) -> None:
+    it = server.app(Painting(), kind="image")
     asking = asyncio.create_task(generate(it, n=3))
     call = await it.backend.opened()
     call.accept()
     call.say(Denoised(call.call.id, 0, 1, 9), Preview(call.call.id, 0, 0, 8, 8, b"x"), picture(call))
     asking.cancel()
     async with asyncio.timeout(5):
-        while not it.book.closed:  # noqa: ASYNC110
+        while not it.registry.closed:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
-    (line,) = it.book.closed
+    (line,) = it.registry.closed
     assert call.aborted
     assert (line.images, line.pictures, line.image_steps, line.images_given_up) == (3, 1, 1, 2)
     first = line.first_preview
@@ -234,7 +234,7 @@ async def test_a_preview_is_timed_and_images_given_up_are_counted(server: Counte
     assert [type(event) for event in await call.session.read()] == [Failed]
 
 
-async def test_two_prompts_in_any_script_fit_into_a_form(it: Desk) -> None:
+async def test_two_prompts_in_any_script_fit_into_a_form(it: ScriptedApp) -> None:
     fields = {"prompt": "画" * 32_000, "negative_prompt": "犬" * 32_000}
     answer = await it.client.post(EDITS, data=fields, files={"image": ("i.png", b"x")})
     assert answer.status_code == 200, answer.text

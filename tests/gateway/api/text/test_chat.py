@@ -8,8 +8,8 @@ import pytest_asyncio
 
 from gateway.api.text.chat_request import ChatRequest
 from pipelines.messages.text import ChatPrompt, ChoiceDone, Message, TextPart, TextRequest, TokenLogprob, TopLogprob
-from tests.gateway.desk import CHAT, Counter, Desk, counter, events
 from tests.gateway.scripted import ScriptedCall
+from tests.gateway.scripted_app import CHAT, AppHost, ScriptedApp, app_host, events
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -20,8 +20,8 @@ def spool_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(spool_dir: str) -> AsyncIterator[Counter]:
-    async with counter(spool_dir) as running:
+async def server(spool_dir: str) -> AsyncIterator[AppHost]:
+    async with app_host(spool_dir) as running:
         yield running
 
 
@@ -38,13 +38,13 @@ def hello(call: ScriptedCall) -> None:
 
 
 @pytest.fixture
-def it(server: Counter) -> Desk:
-    desk = server.desk(aliases=["gpt-4o-mini"])
-    desk.backend.answer = hello
-    return desk
+def it(server: AppHost) -> ScriptedApp:
+    app = server.app(aliases=["gpt-4o-mini"])
+    app.backend.answer = hello
+    return app
 
 
-async def test_an_answer(it: Desk) -> None:
+async def test_an_answer(it: ScriptedApp) -> None:
     answer = await it.chat("Hi")
     body = answer.json()
     assert body["object"] == "chat.completion"
@@ -70,7 +70,7 @@ async def test_an_answer(it: Desk) -> None:
     assert answer.headers["x-request-id"]
 
 
-async def test_a_stream(it: Desk) -> None:
+async def test_a_stream(it: ScriptedApp) -> None:
     answer = await it.chat("Hi", stream=True)
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     chunks = events(answer.text)
@@ -86,12 +86,12 @@ async def test_a_stream(it: Desk) -> None:
     assert "timing" in chunks[-1]
 
 
-async def test_streams_have_ids_of_their_own(it: Desk) -> None:
+async def test_streams_have_ids_of_their_own(it: ScriptedApp) -> None:
     first, second = events((await it.chat(stream=True)).text), events((await it.chat(stream=True)).text)
     assert first[0]["id"] != second[0]["id"]
 
 
-async def test_several_choices_each_have_one_role_and_one_finish(it: Desk) -> None:
+async def test_several_choices_each_have_one_role_and_one_finish(it: ScriptedApp) -> None:
     chunks = events((await it.chat(stream=True, n=3)).text)
     choices = [chunk["choices"][0] for chunk in chunks]
     for index in range(3):
@@ -106,7 +106,7 @@ async def test_several_choices_each_have_one_role_and_one_finish(it: Desk) -> No
     assert (await it.chat(n=3)).json()["choices"][2]["message"]["content"] == "Hello"
 
 
-async def test_a_choice_without_text_still_has_its_role(it: Desk) -> None:
+async def test_a_choice_without_text_still_has_its_role(it: ScriptedApp) -> None:
     it.backend.answer = lambda call: call.end("length")
     chunks = events((await it.chat(stream=True)).text)
     assert [chunk["choices"][0]["delta"] for chunk in chunks] == [{"role": "assistant", "content": ""}, {}]
@@ -114,7 +114,7 @@ async def test_a_choice_without_text_still_has_its_role(it: Desk) -> None:
     assert (await it.chat()).json()["choices"][0]["message"]["content"] == ""
 
 
-async def test_a_finish_is_not_held_back_by_other_choices(it: Desk) -> None:
+async def test_a_finish_is_not_held_back_by_other_choices(it: ScriptedApp) -> None:
     """Only until the next event: choice 0 has ended for its reader while choice 1 still runs."""
 
     def answer(call: ScriptedCall) -> None:
@@ -128,7 +128,7 @@ async def test_a_finish_is_not_held_back_by_other_choices(it: Desk) -> None:
     assert shown[-1] == (1, "length")
 
 
-async def test_numbers_that_are_none_are_told_as_such(it: Desk) -> None:
+async def test_numbers_that_are_none_are_told_as_such(it: ScriptedApp) -> None:
     it.backend.answer = lambda call: call.fail("invalid_output", "the result is no number")
     answer = await it.chat()
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "invalid_output")
@@ -136,13 +136,13 @@ async def test_numbers_that_are_none_are_told_as_such(it: Desk) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, None, {"include_usage": False}, {"include_usage": None}])
-async def test_no_usage_unless_asked_for(it: Desk, options: Any) -> None:
+async def test_no_usage_unless_asked_for(it: ScriptedApp, options: Any) -> None:
     chunks = events((await it.chat(stream=True, stream_options=options)).text)
     assert all(chunk["choices"] for chunk in chunks)
     assert not any(chunk.get("usage") for chunk in chunks)
 
 
-async def test_usage_comes_once_at_the_end(it: Desk) -> None:
+async def test_usage_comes_once_at_the_end(it: ScriptedApp) -> None:
     chunks = events((await it.chat(stream=True, stream_options={"include_usage": True})).text)
     assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert chunks[-1]["choices"] == []
@@ -150,7 +150,7 @@ async def test_usage_comes_once_at_the_end(it: Desk) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_log_probabilities(it: Desk, stream: bool) -> None:
+async def test_log_probabilities(it: ScriptedApp, stream: bool) -> None:
     fox = "🦊".encode()
     entries = [
         TokenLogprob(
@@ -180,7 +180,7 @@ async def test_log_probabilities(it: Desk, stream: bool) -> None:
     assert [entry["logprob"] for entry in content] == [-0.5, -0.25]
 
 
-async def test_log_probabilities_without_alternatives(it: Desk) -> None:
+async def test_log_probabilities_without_alternatives(it: ScriptedApp) -> None:
     await it.chat(logprobs=True)
     await it.chat(logprobs=True, top_logprobs=0)
     await it.chat(logprobs=False)
@@ -190,7 +190,7 @@ async def test_log_probabilities_without_alternatives(it: Desk) -> None:
 # --- what is taken ----------------------------------------------------------------------------------------------------
 
 
-async def test_every_parameter_reaches_the_pipeline(it: Desk) -> None:
+async def test_every_parameter_reaches_the_pipeline(it: ScriptedApp) -> None:
     fields = {
         "temperature": 0.5,
         "top_p": 0.9,
@@ -218,7 +218,7 @@ async def test_every_parameter_reaches_the_pipeline(it: Desk) -> None:
         assert getattr(sampling, name) == value
 
 
-async def test_null_is_absence(it: Desk) -> None:
+async def test_null_is_absence(it: ScriptedApp) -> None:
     optional = [field for field in ChatRequest.__struct_fields__ if field not in ("model", "messages")]
     assert (await it.chat(**dict.fromkeys(optional))).status_code == 200
     assert (await it.chat()).status_code == 200
@@ -246,12 +246,12 @@ async def test_null_is_absence(it: Desk) -> None:
         {"stream": True, "stream_options": {"include_obfuscation": False}},
     ],
 )
-async def test_legal_requests(it: Desk, fields: dict[str, Any]) -> None:
+async def test_legal_requests(it: ScriptedApp, fields: dict[str, Any]) -> None:
     answer = await it.chat(**fields)
     assert answer.status_code == 200, answer.text
 
 
-async def test_messages_of_every_kind(it: Desk) -> None:
+async def test_messages_of_every_kind(it: ScriptedApp) -> None:
     messages = [
         {"role": "developer", "content": "Be brief."},
         {"role": "system", "content": [{"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}]},
@@ -277,7 +277,7 @@ async def test_messages_of_every_kind(it: Desk) -> None:
     assert prompt.messages[6].tool_call_id == "c1"
 
 
-async def test_terms_come_from_headers_and_are_capped(it: Desk) -> None:
+async def test_terms_come_from_headers_and_are_capped(it: ScriptedApp) -> None:
     await it.chat(headers={"x-gateway-priority": "batch", "x-gateway-timeout-ms": "5000"})
     await it.chat(headers={"x-gateway-timeout-ms": "999999999"})
     first, second = (call.call for call in it.backend.calls)
@@ -286,4 +286,3 @@ async def test_terms_come_from_headers_and_are_capped(it: Desk) -> None:
     assert second.deadline is not None
     assert 4 < first.deadline <= 5
     assert 500 < second.deadline <= 600
-    assert first.body == second.body != b""

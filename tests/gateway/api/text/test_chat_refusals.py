@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.gateway.desk import CHAT, Counter, Desk, chat, counter
+from tests.gateway.scripted_app import CHAT, AppHost, ScriptedApp, app_host, chat
 
 CALLS = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 
@@ -19,14 +19,14 @@ def spool_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(spool_dir: str) -> AsyncIterator[Counter]:
-    async with counter(spool_dir) as running:
+async def server(spool_dir: str) -> AsyncIterator[AppHost]:
+    async with app_host(spool_dir) as running:
         yield running
 
 
 @pytest.fixture
-def it(server: Counter) -> Desk:
-    return server.desk()
+def it(server: AppHost) -> ScriptedApp:
+    return server.app()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def it(server: Counter) -> Desk:
         ({"messages": [{"role": "user", "content": "x", "tool_calls": CALLS}]}, "messages[0].tool_calls"),
     ],
 )  # fmt: skip
-async def test_refusals_name_the_field(it: Desk, fields: dict[str, Any], param: str) -> None:
+async def test_refusals_name_the_field(it: ScriptedApp, fields: dict[str, Any], param: str) -> None:
     answer = await it.client.post(CHAT, json={**chat("x"), **fields})
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -111,28 +111,28 @@ async def test_refusals_name_the_field(it: Desk, fields: dict[str, Any], param: 
 
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
-async def test_media_on_a_text_model_is_refused_by_its_place(it: Desk, kind: str) -> None:
+async def test_media_on_a_text_model_is_refused_by_its_place(it: ScriptedApp, kind: str) -> None:
     answer = await it.chat([{"type": "text", "text": "What is it?"}, {"type": kind, kind: {"url": "data:…"}}])
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "messages[0].content[1]"
 
 
-async def test_a_bad_stream_request_is_a_plain_error(it: Desk) -> None:
+async def test_a_bad_stream_request_is_a_plain_error(it: ScriptedApp) -> None:
     answer = await it.chat(stream=True, n=0)
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/json"
     assert answer.json()["error"]["param"] == "n"
 
 
-async def test_unknown_models_list_the_known(it: Desk) -> None:
+async def test_unknown_models_list_the_known(it: ScriptedApp) -> None:
     answer = await it.chat(model="nope")
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "model_not_found"
     assert "scripted" in answer.json()["error"]["message"]
 
 
-async def test_a_model_of_another_kind_is_refused(server: Counter) -> None:
-    it = server.desk(kind="embedding")
+async def test_a_model_of_another_kind_is_refused(server: AppHost) -> None:
+    it = server.app(kind="embedding")
     answer = await it.chat()
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "model"
@@ -141,7 +141,7 @@ async def test_a_model_of_another_kind_is_refused(server: Counter) -> None:
 @pytest.mark.parametrize(
     "header", [{"x-gateway-priority": "urgent"}, {"x-gateway-timeout-ms": "-1"}, {"x-gateway-timeout-ms": "1.5"}]
 )
-async def test_bad_terms(it: Desk, header: dict[str, str]) -> None:
+async def test_bad_terms(it: ScriptedApp, header: dict[str, str]) -> None:
     answer = await it.chat(headers=header)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] in header
@@ -160,18 +160,18 @@ async def test_bad_terms(it: Desk, header: dict[str, str]) -> None:
         b'{"metadata":' + b"[" * 100_000,
     ],
 )
-async def test_what_is_no_json(it: Desk, body: bytes) -> None:
+async def test_what_is_no_json(it: ScriptedApp, body: bytes) -> None:
     answer = await it.client.post(CHAT, content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_half_of_a_surrogate_pair_is_named(it: Desk) -> None:
+async def test_half_of_a_surrogate_pair_is_named(it: ScriptedApp) -> None:
     body = b'{"model":"scripted","messages":[{"role":"user","content":"a\\ud800"}]}'
     answer = await it.client.post(CHAT, content=body, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[0].content")
 
 
-async def test_only_json_is_taken(it: Desk) -> None:
+async def test_only_json_is_taken(it: ScriptedApp) -> None:
     answer = await it.client.post(CHAT, data={"model": "scripted"})
     assert answer.status_code == 415

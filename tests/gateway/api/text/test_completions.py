@@ -8,15 +8,15 @@ import pytest_asyncio
 
 from gateway.api.text.completion_request import CompletionRequest
 from pipelines.messages.text import Delta, StringPrompt, TextRequest, TokenLogprob, TokenPrompt, TopLogprob
-from tests.gateway.desk import COMPLETIONS, Counter, Desk, counter, events
 from tests.gateway.scripted import ScriptedCall
+from tests.gateway.scripted_app import COMPLETIONS, AppHost, ScriptedApp, app_host, events
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Counter]:
-    async with counter(str(tmp_path_factory.mktemp("spool"))) as running:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AppHost]:
+    async with app_host(str(tmp_path_factory.mktemp("spool"))) as running:
         yield running
 
 
@@ -31,13 +31,13 @@ def hello(call: ScriptedCall) -> None:
 
 
 @pytest.fixture
-def it(server: Counter) -> Desk:
-    desk = server.desk()
-    desk.backend.answer = hello
-    return desk
+def it(server: AppHost) -> ScriptedApp:
+    app = server.app()
+    app.backend.answer = hello
+    return app
 
 
-async def test_an_answer(it: Desk) -> None:
+async def test_an_answer(it: ScriptedApp) -> None:
     answer = await it.complete()
     body = answer.json()
     assert body["object"] == "text_completion"
@@ -47,7 +47,7 @@ async def test_an_answer(it: Desk) -> None:
     assert "x-gateway-timing" in answer.headers
 
 
-async def test_a_stream(it: Desk) -> None:
+async def test_a_stream(it: ScriptedApp) -> None:
     chunks = events((await it.complete(stream=True, n=2, stream_options={"include_usage": True})).text)
     assert len({(c["id"], c["created"], c["model"], c["object"]) for c in chunks}) == 1
     choices = [chunk["choices"][0] for chunk in chunks[:-1]]
@@ -70,14 +70,14 @@ async def test_a_stream(it: Desk) -> None:
         ([[1], [2, 3]], [TokenPrompt([1]), TokenPrompt([2, 3])]),
     ],
 )
-async def test_the_forms_of_a_prompt(it: Desk, prompt: Any, expected: Any) -> None:
+async def test_the_forms_of_a_prompt(it: ScriptedApp, prompt: Any, expected: Any) -> None:
     answer = await it.complete(prompt)
     assert answer.status_code == 200, answer.text
     assert it.backend.calls[0].call.request.prompts == expected
     assert len(answer.json()["choices"]) == len(expected)
 
 
-async def test_choices_follow_their_prompts(it: Desk) -> None:
+async def test_choices_follow_their_prompts(it: ScriptedApp) -> None:
     answer = await it.complete(["a", "b"], n=2)
     assert [choice["index"] for choice in answer.json()["choices"]] == [0, 1, 2, 3]
 
@@ -94,7 +94,7 @@ async def test_choices_follow_their_prompts(it: Desk) -> None:
         dict.fromkeys(field for field in CompletionRequest.__struct_fields__ if field not in ("model", "prompt")),
     ],
 )
-async def test_legal_requests(it: Desk, fields: dict[str, Any]) -> None:
+async def test_legal_requests(it: ScriptedApp, fields: dict[str, Any]) -> None:
     answer = await it.complete(**fields)
     assert answer.status_code == 200, answer.text
     request = it.backend.calls[0].call.request
@@ -124,7 +124,7 @@ async def test_legal_requests(it: Desk, fields: dict[str, Any]) -> None:
         ({"tools": []}, "tools"),
     ],
 )
-async def test_refusals_name_the_field(it: Desk, fields: dict[str, Any], param: str) -> None:
+async def test_refusals_name_the_field(it: ScriptedApp, fields: dict[str, Any], param: str) -> None:
     answer = await it.client.post(COMPLETIONS, json={"model": "scripted", "prompt": "x", **fields})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
@@ -146,7 +146,7 @@ ENTRIES = [
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_legacy_log_probabilities(it: Desk, stream: bool) -> None:
+async def test_legacy_log_probabilities(it: ScriptedApp, stream: bool) -> None:
     """Offsets are characters of the text; a token inside a character has that character's."""
 
     def answer(call: ScriptedCall) -> None:

@@ -13,7 +13,7 @@ from tests.pipelines.text.fakes import (
     run,
     submit,
 )
-from tests.pipelines.text.prompter import MOST, Prompter, drafting, drafts, model_of, plain, seen, told
+from tests.pipelines.text.oracle_draft import MOST, OracleDraft, drafting, drafts, model_of, plain, seen, told
 
 SETTINGS: list[dict[str, object]] = [
     {},
@@ -34,7 +34,7 @@ def test_drafts_of_any_quality_change_nothing(settings: dict[str, object], wrong
         request(prompt, logprobs=2, max_tokens=5 + 3 * number, **settings) for number, prompt in enumerate(prompts)
     ]
     alone = [plain(each) for each in requests]
-    pipeline = drafting(Prompter([told(each, said) for each, said in zip(requests, alone, strict=True)], wrong))
+    pipeline = drafting(OracleDraft([told(each, said) for each, said in zip(requests, alone, strict=True)], wrong))
     for number, each in enumerate(requests):
         submit(pipeline, str(number), each)
     together = run(pipeline)
@@ -64,14 +64,14 @@ def test_what_was_not_said_is_taken_back(wrong: int, length: int) -> None:
         expected[0] += draft
         expected[1] += right
         position += right + 1
-    pipeline = drafting(Prompter([text], wrong))
+    pipeline = drafting(OracleDraft([text], wrong))
     assert told(asked, seen(generate(pipeline, asked))) == text
     assert drafts(pipeline) == tuple(expected)
 
 
 def test_what_was_not_said_is_taken_back_after_a_pause_too() -> None:
     asked = request(TokenPrompt([1, 2, 3]), max_tokens=30, logprobs=0)
-    decoder = Prompter([told(asked)], wrong=1)
+    decoder = OracleDraft([told(asked)], wrong=1)
     pipeline = drafting(decoder)
     submit(pipeline, "r", asked)
     events = [event for _ in range(3) for event in pipeline.step().events]
@@ -88,7 +88,7 @@ def test_what_was_not_said_is_taken_back_after_a_pause_too() -> None:
 
 def test_all_sequences_of_a_step_share_its_forwards() -> None:
     requests = [request(f"prompt {number}", max_tokens=11, logprobs=0) for number in range(5)]
-    decoder = Prompter([told(each) for each in requests])
+    decoder = OracleDraft([told(each) for each in requests])
     pipeline = drafting(decoder)
     for number, each in enumerate(requests):
         submit(pipeline, str(number), each)
@@ -101,7 +101,7 @@ def test_all_sequences_of_a_step_share_its_forwards() -> None:
 def test_a_draft_ends_where_the_text_would() -> None:
     for settings, end in (({"stop_token_ids": [7]}, 7), ({"ignore_eos": False}, EOS)):
         asked = request("some words", max_tokens=20, logprobs=0, **settings)
-        decoder = Prompter([[*told(asked)[:13], end, 1, 2, 3]])
+        decoder = OracleDraft([[*told(asked)[:13], end, 1, 2, 3]])
         pipeline = drafting(decoder, max_draft=8)
         submit(pipeline, "r", asked)
         pipeline.step()
@@ -114,7 +114,7 @@ def test_a_draft_ends_where_the_text_would() -> None:
 
 def test_a_long_prompt_is_read_in_parts_while_the_text_goes_on() -> None:
     asked = request(TokenPrompt([5 * id % 251 for id in range(90)]), max_tokens=30, logprobs=0)
-    decoder = Prompter([told(asked)])
+    decoder = OracleDraft([told(asked)])
     pipeline = drafting(decoder, max_num_batched_tokens=40)
     submit(pipeline, "r", asked)
     events = []
@@ -131,7 +131,7 @@ def test_nothing_is_read_for_a_text_that_is_about_to_end() -> None:
     length = 80
     for left, reads in ((length // PATIENCE - 2, False), (length // PATIENCE + 2, True)):
         asked = request(TokenPrompt(list(range(length))), max_tokens=left + 1)
-        decoder = Prompter([])
+        decoder = OracleDraft([])
         pipeline = drafting(decoder)
         generate(pipeline, asked)
         assert bool(decoder.batches("prefill")) == reads
@@ -140,7 +140,7 @@ def test_nothing_is_read_for_a_text_that_is_about_to_end() -> None:
 def test_a_prompt_that_was_read_before_is_not_read_again() -> None:
     prompt = [7 * id % 251 for id in range(70)]
     asked = request(TokenPrompt(prompt), max_tokens=30, logprobs=0)
-    decoder = Prompter([told(asked)])
+    decoder = OracleDraft([told(asked)])
     pipeline = drafting(decoder)
     first = generate(pipeline, asked)
     read = decoder.batches("prefill")
@@ -158,7 +158,7 @@ def test_a_prompt_that_was_read_before_is_not_read_again() -> None:
 def test_a_padded_vocabulary_is_no_other(vocabulary: str) -> None:
     """An id that one of the two has no row for is neither proposed nor read."""
     asked = request(TokenPrompt([1, 2, 263 if vocabulary == "model" else 3]), max_tokens=10, logprobs=0)
-    decoder = Prompter([[*told(asked)[:5], 263, 263]])
+    decoder = OracleDraft([[*told(asked)[:5], 263, 263]])
     if vocabulary == "model":
         decoder.config.vocab_size = 260
     pipeline = drafting(decoder)
@@ -172,7 +172,7 @@ def test_a_padded_vocabulary_is_no_other(vocabulary: str) -> None:
 
 def test_beyond_its_own_context_it_says_nothing() -> None:
     asked = request(TokenPrompt([1, 2, 3]), max_tokens=40, logprobs=0)
-    decoder = Prompter([told(asked)], context=20)
+    decoder = OracleDraft([told(asked)], context=20)
     pipeline = drafting(decoder)
     assert seen(generate(pipeline, asked)) == plain(asked)
     assert max(int(batch.positions.max()) for batch in decoder.forwards) < 20

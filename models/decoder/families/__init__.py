@@ -1,0 +1,1 @@
+"""The families of decoders that are served, a record each."""
