@@ -1,6 +1,6 @@
 """The HTTP application: routes and what they need, behind the middleware."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -10,15 +10,9 @@ from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.types import ASGIApp
 
-from gateway.api.audio.routes import AudioController
-from gateway.api.embeddings.routes import EmbeddingsController
-from gateway.api.images.routes import ImagesController
-from gateway.api.live.routes import RealtimeController
 from gateway.api.metrics import MetricsController
 from gateway.api.openapi import openapi_config
 from gateway.api.system import SystemController
-from gateway.api.text.chat import ChatController
-from gateway.api.text.completions import CompletionsController
 from gateway.asgi import App
 from gateway.config.settings import Settings
 from gateway.errors import exception_handlers
@@ -31,17 +25,7 @@ from gateway.requests.fleet import Fleet
 from gateway.uploads.gallery import Gallery
 from gateway.uploads.spool import Spool
 from metrics.registry import Registry
-
-CONTROLLERS: Sequence[type[Controller]] = (
-    SystemController,
-    MetricsController,
-    ChatController,
-    CompletionsController,
-    EmbeddingsController,
-    AudioController,
-    RealtimeController,
-    ImagesController,
-)
+from pipelines.kinds import KINDS, referenced
 
 # What the workers get once every request has ended or was given up.
 WORKER_DRAIN_S = 5.0
@@ -71,7 +55,7 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
             spool.close()
 
     app = Litestar(
-        route_handlers=CONTROLLERS,
+        route_handlers=controllers(),
         dependencies={
             "settings": Provide(lambda: settings, sync_to_thread=False),
             "fleet": Provide(lambda: fleet, sync_to_thread=False),
@@ -94,6 +78,12 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
     app.state["endpoints"] = endpoints
     app.asgi_handler = cast(ASGIApp, middleware.wrap(router, endpoints, settings))
     return app
+
+
+def controllers() -> list[type[Controller]]:
+    """Those of every kind of model, on its card, behind what needs no model."""
+    of_kinds = (endpoint for kind in KINDS.values() for endpoint in kind.endpoints)
+    return [SystemController, MetricsController, *map(referenced, of_kinds)]
 
 
 def _principal(request: Request[object, object, State]) -> Principal:

@@ -12,6 +12,7 @@ from gateway.endpoint import Endpoint
 from gateway.http.listener import url
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
+from pipelines.kinds import metrics_by_kind
 
 # In these a model's first load has not ended.
 LOADING = frozenset({State.LOADING, State.STOPPED})
@@ -50,7 +51,7 @@ async def serve(settings: Settings, listener: socket.socket, announcer: Announce
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored
             loop.add_signal_handler(number, stop)
 
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     fleet = Fleet(settings, registry)
     await fleet.start()
     try:

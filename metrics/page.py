@@ -1,8 +1,9 @@
 """The docs page, from the definitions."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from metrics.metric import MAX_LABEL_VALUES, OTHER, Kind, Metric
+from metrics.definitions import common
+from metrics.metric import MAX_LABEL_VALUES, OTHER, Histogram, Metric
 from metrics.percentiles import QUANTILES, RELATIVE_ERROR, SLOT, WINDOWS
 
 _INTRODUCTION = f"""\
@@ -27,17 +28,10 @@ mean of each choice. Failed and rejected requests are misses; invalid ones and t
 """  # noqa: E501 (what is filled in is shorter)
 
 
-def page(metrics: Iterable[Metric]) -> str:
+def page(kinds: Mapping[str, Iterable[Metric]]) -> str:
     """Markdown: one table for all pipelines, then one for each that has its own."""
-    groups: dict[tuple[str, ...], list[Metric]] = {}
-    for metric in metrics:
-        groups.setdefault(metric.pipelines, []).append(metric)
-    tables = [f"## {_title(pipelines)}\n\n{_table(group)}" for pipelines, group in groups.items()]
-    return "\n".join([_INTRODUCTION, *tables])
-
-
-def _title(pipelines: tuple[str, ...]) -> str:
-    return ", ".join(pipelines).capitalize() or "Every pipeline"
+    tables = {"Every pipeline": common.METRICS} | {name.capitalize(): metrics for name, metrics in kinds.items()}
+    return "\n".join([_INTRODUCTION, *(f"## {title}\n\n{_table(metrics)}" for title, metrics in tables.items())])
 
 
 def _table(metrics: Iterable[Metric]) -> str:
@@ -46,7 +40,7 @@ def _table(metrics: Iterable[Metric]) -> str:
 
 
 def _row(metric: Metric) -> tuple[str, ...]:
-    return f"`{metric.name}`", metric.kind, metric.unit, metric.document, _label(metric), _buckets(metric)
+    return f"`{metric.name}`", metric.type, metric.unit, metric.document, _label(metric), _buckets(metric)
 
 
 def _label(metric: Metric) -> str:
@@ -58,4 +52,4 @@ def _label(metric: Metric) -> str:
 
 def _buckets(metric: Metric) -> str:
     """Their bounds run through 1, 2, 5, 10, …"""
-    return f"{metric.buckets[0]:g} … {metric.buckets[-1]:g}" if metric.kind is Kind.HISTOGRAM else ""
+    return f"{metric.buckets[0]:g} … {metric.buckets[-1]:g}" if isinstance(metric, Histogram) else ""

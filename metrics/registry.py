@@ -4,7 +4,8 @@ Everything taken is a primitive or a `Timeline`. `pipeline` is the kind of a mod
 name, never what a client sent: both become labels.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 
 from prometheus_client import CollectorRegistry
@@ -12,12 +13,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 
-from metrics import definitions as d
-from metrics.metric import Kind, Metric
+from metrics.definitions import common as d
+from metrics.metric import Counter, CounterSeries, Gauge, GaugeSeries, Histogram, Metric, rows_label
 from metrics.series import ModelSeries
 from metrics.slo import objectives, verdict
 from metrics.snapshot import Snapshot, take
 from metrics.timeline import Intervals, Timeline, intervals
+
+log = logging.getLogger(__name__)
 
 LIVE = frozenset({"ready", "draining"})  # states in which a replica has a worker that reports
 
@@ -25,8 +28,13 @@ LIVE = frozenset({"ready", "draining"})  # states in which a replica has a worke
 class Registry:
     """Collects; renders for Prometheus; snapshots for `/v1/metrics`."""
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, kinds: Mapping[str, Sequence[Metric]] | None = None, clock: Callable[[], float] = monotonic
+    ) -> None:
+        """`kinds`: what models of each kind (`pipeline`) have beside the common metrics."""
+        self._kinds = kinds or {}
         self._clock = clock
+        self._unknown: set[tuple[str, str]] = set()  # (model, series) that a worker told and no definition knows
         self._models: dict[tuple[str, str], ModelSeries] = {}
         self._admissions: dict[tuple[str, str], Callable[[], tuple[int, int, int]]] = {}
         self._slos: dict[str, Mapping[str, float | None]] = {}
@@ -44,21 +52,20 @@ class Registry:
             return derived
         series.count(d.ADMITTED)
         for name, values in derived.samples():
-            series.observe(d.INTERVALS[name], values)
-        series.count(d.PROMPT_TOKENS, timeline.prompt_tokens)
-        series.count(d.CACHED_TOKENS, timeline.cached_tokens)
-        series.count(d.GENERATED_TOKENS, timeline.generated)
-        series.count(d.IMAGES, timeline.pictures)
-        series.count(d.IMAGE_STEPS, timeline.image_steps)
-        series.count(d.IMAGES_CANCELLED, timeline.images_given_up)
+            if (histogram := series.histograms.get(name)) is not None:
+                series.observe(histogram, values)
+        for metric, value in timeline.samples:
+            series.observe(metric, value)
+        for counter, amount in timeline.totals():
+            series.count(counter, amount)
         met = verdict(series.objectives, timeline, derived)
         if met is not None:
             self._judge(series, met)
         return derived
 
-    def sample(self, model: str, pipeline: str, name: str, value: float) -> None:
-        """One more sample of an interval (by its name in `INTERVALS`) that no request's timeline holds."""
-        self._of(model, pipeline).observe(d.INTERVALS[name], (value,))
+    def sample(self, model: str, pipeline: str, metric: Histogram, value: float) -> None:
+        """One more sample, before the request is closed."""
+        self._of(model, pipeline).observe(metric, value)
 
     def rejected(self, model: str, pipeline: str, reason: str) -> None:
         """A request was refused before it had a slot, through no fault of its caller: a miss of its SLOs."""
@@ -82,8 +89,9 @@ class Registry:
         series.observe(d.STEP, seconds, kind)
         series.count(d.STEP_ROWS, rows, kind)
         series.count(d.STEP_TOKENS, tokens, kind)
-        if kind == "denoise":
-            series.observe(d.IMAGE_STEP, seconds, _rows(rows))
+        for metric in series.by_step:
+            if metric.steps == kind:
+                series.observe(metric, seconds, rows_label(rows))
 
     def stats(
         self,
@@ -91,25 +99,30 @@ class Registry:
         pipeline: str,
         running: int,
         waiting: int,
-        counters: Mapping[str, float],
-        gauges: Mapping[str, float],
+        counters: Mapping[CounterSeries, float],
+        gauges: Mapping[GaugeSeries, float],
         worker_id: str,
     ) -> None:
         """A worker's report. `worker_id` is one life of one worker: a restarted one has another.
 
-        `counters` are cumulative over that life; names are keys of `WORKER_COUNTERS` and `WORKER_GAUGES`, followed by
-        ":value" for each label that the metric has. Other names are ignored: a worker may be newer than its gateway.
+        `counters` are cumulative over that life. Names are those of `WorkerCounter.series` and `WorkerGauge.series`;
+        one that the kind's metrics do not have is an error of the pipeline, which is logged once.
         """
         series = self._of(model, pipeline)
         series.set(d.RUNNING, running, source=worker_id)
         series.set(d.WAITING, waiting, source=worker_id)
         for name, value in counters.items():
             key, _, label = name.partition(":")
-            if key in d.WORKER_COUNTERS:
-                series.advance(worker_id, d.WORKER_COUNTERS[key], value, label)
-        for name, value in gauges.items():
-            if name in d.WORKER_GAUGES:
-                series.set(d.WORKER_GAUGES[name], value, source=worker_id)
+            if (counter := series.worker_counters.get(key)) is not None:
+                series.advance(worker_id, counter, value, label)
+            else:
+                self._complain(model, pipeline, name)
+        for level, value in gauges.items():
+            key, _, label = level.partition(":")
+            if (gauge := series.worker_gauges.get(key)) is not None:
+                series.set(gauge, value, label, source=worker_id)
+            else:
+                self._complain(model, pipeline, level)
 
     def memory(self, model: str, pipeline: str, resident_bytes: int, worker_id: str) -> None:
         """Resident memory of one worker process."""
@@ -156,7 +169,7 @@ class Registry:
     def collect(self) -> Iterable[Family]:
         """What prometheus-client asks a collector for."""
         self._look()
-        for metric in d.METRICS:
+        for metric in dict.fromkeys((*d.METRICS, *(metric for metrics in self._kinds.values() for metric in metrics))):
             family = _family(metric)
             for series in self._models.values():
                 _add(family, metric, series)
@@ -165,9 +178,17 @@ class Registry:
     def _of(self, model: str, pipeline: str) -> ModelSeries:
         found = self._models.get((model, pipeline))
         if found is None:
-            found = self._models[model, pipeline] = ModelSeries(model, pipeline, self._clock)
+            metrics = self._kinds.get(pipeline, ())
+            found = self._models[model, pipeline] = ModelSeries(model, pipeline, metrics, self._clock)
             found.objectives = objectives(self._slos.get(model, {}))
         return found
+
+    def _complain(self, model: str, pipeline: str, name: str) -> None:
+        if (model, name) not in self._unknown:
+            self._unknown.add((model, name))
+            log.error(
+                "a worker of %s tells %r, which is no worker metric of %s models: it is lost", model, name, pipeline
+            )
 
     def _look(self) -> None:
         for key, state in self._admissions.items():
@@ -181,19 +202,14 @@ class Registry:
         series.count(d.SLO_MET, met)
 
 
-def _rows(rows: int) -> str:
-    """The value of `IMAGE_STEP`'s label for a number of rows: ranges that end at powers of two."""
-    return d.ROWS[min((max(1, rows) - 1).bit_length(), len(d.ROWS) - 1)]
-
-
 def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
     labels = ["model", "pipeline", *metric.labels]
-    match metric.kind:
-        case Kind.COUNTER:
+    match metric:
+        case Counter():
             return CounterMetricFamily(metric.name, metric.document, labels=labels)
-        case Kind.GAUGE:
+        case Gauge():
             return GaugeMetricFamily(metric.name, metric.document, labels=labels)
-        case Kind.HISTOGRAM:
+        case _:
             return HistogramMetricFamily(metric.name, metric.document, labels=labels)
 
 

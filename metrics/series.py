@@ -7,8 +7,8 @@ one go.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
-from metrics.definitions import METRICS
-from metrics.metric import MAX_LABEL_VALUES, OTHER, Kind, Metric
+from metrics.definitions import common
+from metrics.metric import MAX_LABEL_VALUES, OTHER, Counter, Gauge, Histogram, Metric, WorkerCounter, WorkerGauge
 from metrics.percentiles import Percentiles
 from metrics.slo import Goodput, Objectives
 
@@ -57,9 +57,17 @@ class Distribution:
 class ModelSeries:
     """All series of one model. `sources` hold gauges: a worker's life each, and the gateway's own under ""."""
 
-    def __init__(self, model: str, pipeline: str, clock: Callable[[], float]) -> None:
+    def __init__(self, model: str, pipeline: str, metrics: Sequence[Metric], clock: Callable[[], float]) -> None:
+        """`metrics`: those that models of its kind have beside the common ones."""
         self.model = model
         self.pipeline = pipeline
+        known = (*common.METRICS, *metrics)
+        self.worker_counters = {metric.key: metric for metric in known if isinstance(metric, WorkerCounter)}
+        self.worker_gauges = {metric.key: metric for metric in known if isinstance(metric, WorkerGauge)}
+        self.histograms = {
+            metric.key.removesuffix("_seconds"): metric for metric in known if isinstance(metric, Histogram)
+        }
+        self.by_step = [metric for metric in self.histograms.values() if metric.steps]
         self.objectives = Objectives()
         self.goodput = Goodput(clock)
         self.workers: dict[str, str] = {}  # replica -> state
@@ -69,18 +77,19 @@ class ModelSeries:
         self._sources: dict[str, dict[Key, float]] = {}
         self._lives: dict[str, dict[Key, float]] = {}  # worker id -> its cumulative counters as last reported
         self._labels: dict[Metric, set[str]] = {}
-        for metric in METRICS:
-            if metric.applies(pipeline):
-                if not metric.labels:
-                    self._create((metric, ""))
-                for value in metric.values:
-                    self._key(metric, value)
+        self._metrics = dict.fromkeys(known)  # in the order of the definitions
+        for metric in known:
+            if not metric.labels:
+                self._create((metric, ""))
+            for value in metric.values:
+                self._key(metric, value)
 
     def _create(self, key: Key) -> None:
-        if key[0].kind is Kind.COUNTER:
-            self.counters[key] = 0.0
-        elif key[0].kind is Kind.HISTOGRAM:
-            self.distributions[key] = Distribution(key[0].buckets, self._clock)
+        match key[0]:
+            case Counter():
+                self.counters[key] = 0.0
+            case Histogram(buckets=buckets):
+                self.distributions[key] = Distribution(buckets, self._clock)
 
     def _key(self, metric: Metric, value: str) -> Key:
         """The series of a label value, made on its first use; those of known values are there from the start, at zero,
@@ -95,25 +104,24 @@ class ModelSeries:
                     self._create(key)
         return key
 
-    def count(self, metric: Metric, amount: float = 1, label: str = "") -> None:
+    def count(self, metric: Counter, amount: float = 1, label: str = "") -> None:
         """Nothing happens where the metric is not one of this pipeline's, here and in `observe`."""
-        key = self._key(metric, label)
-        if key in self.counters:
-            self.counters[key] += amount
+        if metric in self._metrics:
+            self.counters[self._key(metric, label)] += amount
 
-    def observe(self, metric: Metric, values: float | tuple[float, ...], label: str = "") -> None:
-        distribution = self.distributions.get(self._key(metric, label))
-        if distribution is None:
+    def observe(self, metric: Histogram, values: float | tuple[float, ...], label: str = "") -> None:
+        if metric not in self._metrics:
             return
+        distribution = self.distributions[self._key(metric, label)]
         if isinstance(values, tuple):
             distribution.extend(values)
         else:
             distribution.add(values)
 
-    def set(self, metric: Metric, value: float, label: str = "", source: str = "") -> None:
+    def set(self, metric: Gauge, value: float, label: str = "", source: str = "") -> None:
         self._sources.setdefault(source, {})[self._key(metric, label)] = value
 
-    def advance(self, worker_id: str, metric: Metric, value: float, label: str = "") -> None:
+    def advance(self, worker_id: str, metric: WorkerCounter, value: float, label: str = "") -> None:
         """Count what a worker's own counter has gained: it starts at zero with each life, ours never falls."""
         key = (metric, label)  # not as it is bounded: the others' sum is none of its terms
         life = self._lives.setdefault(worker_id, {})
@@ -131,8 +139,8 @@ class ModelSeries:
 
     def gauges(self) -> Iterator[tuple[Key, float]]:
         """Each gauge summed over its sources; 0 where no source has it, the states of replicas counted."""
-        for metric in METRICS:
-            if metric.kind is Kind.GAUGE and metric.applies(self.pipeline):
-                for value in metric.values or ("",):
+        for metric in self._metrics:
+            if isinstance(metric, Gauge):
+                for value in metric.values or (tuple(self._labels.get(metric, ())) if metric.labels else ("",)):
                     key = (metric, value)
                     yield key, sum(source.get(key, 0.0) for source in self._sources.values())

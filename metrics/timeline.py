@@ -6,6 +6,9 @@ from time import monotonic
 
 from msgspec import Struct, field
 
+from metrics.definitions import image, text
+from metrics.metric import Counter, Histogram
+
 LEFT = frozenset({"cancelled", "client_left"})  # outcomes of a request whose caller gave it up
 FINISHED = frozenset({"stop", "length", "tool_calls"})  # outcomes of a request that got what it asked for
 CALLER = frozenset(  # outcomes that the caller chose or caused: no word on how well the server did
@@ -40,6 +43,14 @@ class Timeline(Struct):
     image_steps: int = 0  # denoising steps done, of all of them
     first_preview: float | None = None  # received
     outcome: str = ""  # a finish reason, or an error code
+    counts: dict[Counter, float] = {}  # what else its closing adds to counters of its kind
+    samples: list[tuple[Histogram, float]] = []  # and to its histograms
+
+    def count(self, metric: Counter, amount: float = 1) -> None:
+        self.counts[metric] = self.counts.get(metric, 0) + amount
+
+    def sample(self, metric: Histogram, value: float) -> None:
+        self.samples.append((metric, value))
 
     def wrote(self, since: float) -> None:
         """Bytes handed to the client at `since` are taken now."""
@@ -61,6 +72,16 @@ class Timeline(Struct):
     def generated(self) -> int:
         """Tokens generated: the worker's own count, or what had come where the request did not finish."""
         return self.completion_tokens or sum(count for _, _, count in self.tokens)
+
+    def totals(self) -> Iterator[tuple[Counter, float]]:
+        """What a request that had a slot adds to the counters of its kind: those of another kind mean nothing."""
+        yield text.PROMPT_TOKENS, self.prompt_tokens
+        yield text.CACHED_TOKENS, self.cached_tokens
+        yield text.GENERATED_TOKENS, self.generated
+        yield image.IMAGES, self.pictures
+        yield image.IMAGE_STEPS, self.image_steps
+        yield image.IMAGES_CANCELLED, self.images_given_up
+        yield from self.counts.items()
 
 
 class Phases(Struct, frozen=True):
@@ -84,7 +105,7 @@ def phases(timeline: Timeline) -> Phases:
 
 
 class Intervals(Struct, frozen=True):
-    """What one closed request adds to the histograms, in seconds; None or empty: no sample."""
+    """What one closed request adds to the histograms of the same name, in seconds; None or empty: no sample."""
 
     admission_wait: float | None = None
     queue: float | None = None
@@ -101,7 +122,7 @@ class Intervals(Struct, frozen=True):
     first_preview: float | None = None
 
     def samples(self) -> Iterator[tuple[str, float | tuple[float, ...]]]:
-        """(field, its sample or samples), fields without one left out."""
+        """(key of the histogram, its sample or samples), fields without one left out."""
         for name in _FIELDS:
             value: tuple[float, ...] | float | None = getattr(self, name)
             if value is not None and value != ():

@@ -1,11 +1,12 @@
 """What every modality implements: a step loop that is batched continuously at its own natural step."""
 
 from collections.abc import Collection, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
-from pipelines.messages.frames import ErrorCode, Event, Failed, ModelSpec, Priority, Ready, Request, Stats, StepReport
+from pipelines.messages.base import Request
+from pipelines.messages.frames import ErrorCode, Event, Failed, ModelSpec, Priority, Ready, Stats, StepReport
 
 
 class InvalidRequest(Exception):
@@ -59,6 +60,7 @@ class Work(Protocol):
         ...
 
 
+R = TypeVar("R", bound=Request, contravariant=True)
 W = TypeVar("W", bound=Work)
 
 
@@ -67,7 +69,7 @@ class StepResult(Struct, frozen=True):
     report: StepReport | None = None
 
 
-class Pipeline(Protocol[W]):
+class Pipeline(Protocol[R, W]):
     """One model's step loop.
 
     `prepare` and `feed` run on pool threads and on the one that listens, concurrently; `admit`, `abort`, `step`, `busy`
@@ -77,16 +79,21 @@ class Pipeline(Protocol[W]):
     """
 
     @classmethod
-    def load(cls, spec: ModelSpec) -> "tuple[Pipeline[W], Ready]":
-        """Load and warm the model, on the engine thread. Raises ModelError where a retry would not help."""
+    def load(cls, spec: ModelSpec[Any]) -> "tuple[Pipeline[R, W], Ready]":
+        """Load and warm the model, on the engine thread. `spec` has the options of its kind. Raises ModelError where a
+        retry would not help."""
         ...
 
-    def prepare(self, ticket: Ticket, request: Request) -> list[W]:
+    def prepare(self, ticket: Ticket, request: R) -> list[W]:
         """Validate, tokenise, decode media. Raises InvalidRequest."""
         ...
 
-    def brief(self, request: Request) -> bool:
+    def brief(self, request: R) -> bool:
         """Whether preparing it takes about as long as waking another thread: then the one that listens does it."""
+        ...
+
+    def effort(self, request: R) -> int:
+        """About the bytes of text that are tokenised in the time that it takes to prepare: less goes first."""
         ...
 
     def feed(self, ticket: Ticket, data: bytes) -> list[W]:

@@ -15,6 +15,7 @@ from gateway.asgi import App, Message, Receive, Scope, Send, header
 from gateway.config.settings import ModelSettings, Settings
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
+from pipelines.kinds import metrics_by_kind
 
 MAX_BODY = 64 * 1024  # larger ones are not validated: it takes long, and they are lists of the same
 
@@ -95,7 +96,7 @@ class Declared:
 def schema_of_all() -> dict[str, Any]:
     """The same for every application."""
     settings = Settings(models=[ModelSettings(name="any", source="fake:", kind="text", pipeline="none:None")])
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     app = create_app(settings, Fleet(settings, registry), registry)
     found: dict[str, Any] = json.loads(json.dumps(completed(app.openapi_schema.to_schema(), app.state.endpoints)))
     return found

@@ -22,7 +22,7 @@ from PIL import Image, UnidentifiedImageError
 
 from gateway.config.settings import ModelSettings
 from pipelines.base import InvalidRequest, StepFailed, StepResult, Ticket
-from pipelines.messages.frames import Done, Event, ModelSpec, Ready, Request, Stats, StepReport, Timing, Usage
+from pipelines.messages.frames import Done, Event, ModelSpec, Ready, Stats, StepReport, Timing, Usage
 from pipelines.messages.image import Denoised, ImageOptions, ImageRequest, Picture, Preview
 
 GRID = 8  # pixels
@@ -38,7 +38,7 @@ def fake_image_model(name: str = "painter", *, images: int = 8, **settings: obje
         kind="image",
         pipeline="tests.fake_images:FakeImagePipeline",
         source="fake:",
-        image=ImageOptions(max_images=images, max_steps=500),
+        options=ImageOptions(max_images=images, max_steps=500),
         **settings,  # type: ignore[arg-type]
     )
 
@@ -85,14 +85,13 @@ class FakeImagePipeline:
         self._unfinished: dict[str, int] = {}
 
     @classmethod
-    def load(cls, spec: ModelSpec) -> "tuple[FakeImagePipeline, Ready]":
-        slots = spec.image.max_images
+    def load(cls, spec: ModelSpec[ImageOptions]) -> "tuple[FakeImagePipeline, Ready]":
+        slots = spec.options.max_images
         return cls(slots), Ready(slots=slots, details={"device": "none"})
 
     # --- pool threads -------------------------------------------------------------------------------------------------
 
-    def prepare(self, ticket: Ticket, request: Request) -> list[FakeImage]:
-        assert isinstance(request, ImageRequest)
+    def prepare(self, ticket: Ticket, request: ImageRequest) -> list[FakeImage]:
         words = [word[1:].partition("=") for word in request.prompt.split() if word.startswith("!")]
         directives = {name: value for name, _, value in words}
         if "bad" in directives:
@@ -114,8 +113,11 @@ class FakeImagePipeline:
             for index in range(request.n)
         ]
 
-    def brief(self, request: Request) -> bool:
+    def brief(self, request: ImageRequest) -> bool:
         return False
+
+    def effort(self, request: ImageRequest) -> int:
+        return len(request.prompt)
 
     def feed(self, ticket: Ticket, data: bytes) -> list[FakeImage]:
         raise InvalidRequest("an image is no stream")

@@ -26,9 +26,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
+from metrics.definitions.text import PREEMPTIONS
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
 from pipelines.messages.audio import Audio, decode_item
-from pipelines.messages.frames import Done, Event, ModelSpec, Ready, Request, Stats, StepReport, Timing, Usage
+from pipelines.messages.frames import Done, Event, ModelSpec, Ready, Stats, StepReport, Timing, Usage
 from pipelines.messages.text import (
     ChatPrompt,
     ChoiceDone,
@@ -38,9 +39,11 @@ from pipelines.messages.text import (
     StringPrompt,
     TextOptions,
     TextPart,
+    TextRequest,
     TokenLogprob,
     TopLogprob,
 )
+from pipelines.text.prompt.effort import effort
 
 FAULTS = frozenset({"crash-step", "flaky-step", "step-error", "device-lost", "die", "hang", "freeze"})
 
@@ -60,14 +63,16 @@ LOAD_FAULTS: dict[str, Callable[[], object]] = {
 }
 
 
-def fake_spec(name: str = "fake", *, source: str = "fake:", slots: int = 8, prepare_threads: int = 2) -> ModelSpec:
+def fake_spec(
+    name: str = "fake", *, source: str = "fake:", slots: int = 8, prepare_threads: int = 2
+) -> ModelSpec[TextOptions]:
     """A model that the fake pipeline serves."""
     return ModelSpec(
         name=name,
         kind="text",
         pipeline="tests.fakes:FakePipeline",
         source=source,
-        text=TextOptions(max_num_seqs=slots, prepare_threads=prepare_threads),
+        options=TextOptions(max_num_seqs=slots, prepare_threads=prepare_threads),
     )
 
 
@@ -130,13 +135,12 @@ class FakePipeline:
         self._running: list[FakeWork] = []
         self._progress: dict[str, Progress] = {}
         self._flaked: set[str] = set()
-        self._generated = 0
         self._aborted = 0
         self._feeding = threading.Lock()
         self._in_prepare = 0
 
     @classmethod
-    def load(cls, spec: ModelSpec) -> "tuple[FakePipeline, Ready]":
+    def load(cls, spec: ModelSpec[TextOptions]) -> "tuple[FakePipeline, Ready]":
         match spec.source.split(":", 2):
             case ["fake", "missing"]:
                 raise ModelError("the fake model is missing")
@@ -151,12 +155,12 @@ class FakePipeline:
                     raise RuntimeError("broken by a file")
             case ["fake", "broken", how]:
                 LOAD_FAULTS[how]()
-        slots = spec.text.max_num_seqs
+        slots = spec.options.max_num_seqs
         return cls(slots), Ready(slots=slots, context_length=4096, details={"device": "none"})
 
     # --- pool threads -------------------------------------------------------------------------------------------------
 
-    def prepare(self, ticket: Ticket, request: Request) -> list[FakeWork]:
+    def prepare(self, ticket: Ticket, request: TextRequest) -> list[FakeWork]:
         works: list[FakeWork] = []
         for number, prompt in enumerate(request.prompts):
             words = prompt_words(prompt)
@@ -182,9 +186,12 @@ class FakePipeline:
             )
         return works
 
-    def brief(self, request: Request) -> bool:
+    def brief(self, request: TextRequest) -> bool:
         words = [word for prompt in request.prompts for word in prompt_words(prompt)]
         return len(words) < 100 and not any(word.startswith(("!slow-prepare", "!die-prepare")) for word in words)
+
+    def effort(self, request: TextRequest) -> int:
+        return effort(request)
 
     def feed(self, ticket: Ticket, data: bytes) -> list[FakeChunk]:
         item = decode_item(data)
@@ -246,7 +253,7 @@ class FakePipeline:
         return Stats(
             running=len(self._running),
             waiting=len(self._waiting),
-            counters={"generated_tokens": self._generated, "aborted": self._aborted},
+            counters={PREEMPTIONS.series(): self._aborted},
         )
 
     def _strike(self, batch: list[FakeWork], *, alone: bool) -> None:
@@ -283,7 +290,6 @@ class FakePipeline:
             text = ("" if work.said == 0 else " ") + work.words.popleft()
             work.said += 1
             work.first_token = work.first_token or now
-            self._generated += 1
             self._progress[id].completion += 1
             events.append(Delta(id, work.index, text, 1, now - received, _logprobs(text, work.logprobs)))
         if work.words or "stream" in work.directives:

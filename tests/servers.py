@@ -15,6 +15,7 @@ from gateway.http.listener import bind, url
 from gateway.http.server import Server, http_server
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
+from pipelines.kinds import metrics_by_kind
 from tests.declared import declared
 
 
@@ -49,7 +50,7 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     """The whole application on a free port, in the running loop; drained at the end, and every answer that left it has
     been one that its schema declares."""
-    registry = registry or Registry()
+    registry = registry or Registry(metrics_by_kind())
     fleet = make_fleet(settings, registry)
     app = create_app(settings, fleet, registry)
     watched = declared(app)

@@ -27,18 +27,6 @@ SCHEMA = Endpoint(
     summary="This schema, as a page and as JSON",
 )
 
-# What is refused although its type is right, where a schema can say so; by the field's name.
-_SAID: dict[str, object] = {"minLength": 1}
-_TEXTS: dict[str, object] = {**_SAID, "minItems": 1, "items": {**_SAID, "minItems": 1}}
-_NARROWED: dict[str, dict[str, object]] = {
-    "model": _SAID,
-    "messages": {"minItems": 1},
-    "logit_bias": {"propertyNames": {"pattern": "^[0-9]+$"}},
-    "input": _TEXTS,
-    "query": _SAID,
-    "size": {"pattern": "^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"},
-}
-
 _File = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 
 _STYLE = """
@@ -138,15 +126,12 @@ def _describable(body: type[Struct], form: FormBody | None = None) -> type[Struc
         fields += ((name, _File | None, None) for name in form.optional_files)
     for field in msgspec.structs.fields(body):
         name = field.encode_name
-        kind: object = field.type
-        if name in _NARROWED:
-            kind = Annotated[field.type, Meta(extra_json_schema=_NARROWED[name])]
         if field.type is Raw:
             fields.append((name, Any, None))
         elif field.required:
-            fields.append((name, kind))
+            fields.append((name, field.type))
         else:
-            fields.append((name, kind, field.default))
+            fields.append((name, field.type, field.default))
     fields.sort(key=len)  # what is required comes first
     return msgspec.defstruct(body.__name__, fields, kw_only=True, forbid_unknown_fields=True)
 

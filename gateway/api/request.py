@@ -3,15 +3,16 @@
 from time import monotonic
 from typing import cast
 
-from litestar import Request
+from litestar import Request, WebSocket
 from litestar.datastructures import State
-from msgspec import Struct
 
 from gateway.asgi import Receive, Scope, header
 from gateway.config.settings import ModelSettings
+from gateway.endpoint import Endpoint
 from gateway.errors import ApiError, bad_request, client_closed, unsupported_media_type
 from gateway.http.auth import Principal
 from gateway.requests.dispatch import Dispatcher
+from gateway.requests.exchange import Terms
 from metrics.timeline import Timeline
 from pipelines.messages.frames import Priority
 
@@ -19,14 +20,6 @@ HttpRequest = Request[object, object, State]
 
 PRIORITY = "x-gateway-priority"
 TIMEOUT = "x-gateway-timeout-ms"
-
-
-class Terms(Struct, frozen=True):
-    """How a request wants to be run, as far as its key and the model allow."""
-
-    tenant: str
-    priority: Priority
-    timeout: float  # seconds from its arrival
 
 
 async def json_body(request: HttpRequest) -> bytes:
@@ -53,10 +46,17 @@ def dispatcher(request: HttpRequest) -> Dispatcher:
     return found
 
 
+def kind(connection: HttpRequest | WebSocket[object, object, State]) -> str:
+    """Of the model that the connection's endpoint needs, as it declares."""
+    endpoint: Endpoint = connection.scope["state"]["endpoint"]
+    assert endpoint.kind is not None
+    return endpoint.kind
+
+
 def terms(request: HttpRequest, settings: ModelSettings) -> Terms:
     """From the key and the two headers. Raises ApiError (400)."""
     principal: Principal = request.scope["state"]["principal"]
-    return Terms(principal.tenant, _priority(request, principal), _timeout(request, settings))
+    return Terms(_timeout(request, settings), _priority(request, principal), principal.tenant)
 
 
 def timeline(request: HttpRequest) -> Timeline:

@@ -5,11 +5,15 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from gateway.errors import ApiError, bad_request, decode_body
 from pipelines.messages.embedding import Truncate
 
 T = TypeVar("T")
+
+# For the schema, of what is refused by whoever reads it: the error says more than msgspec's would.
+NOT_EMPTY = Meta(extra_json_schema={"minLength": 1})
 
 TruncateName = Literal["none", "start", "end", "NONE", "START", "END"]  # Cohere's clients write it in capitals
 

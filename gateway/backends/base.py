@@ -8,8 +8,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from metrics.timeline import Timeline
-from pipelines.messages.audio import StreamItem
-from pipelines.messages.frames import ErrorCode, Event, Priority, Ready, Request
+from pipelines.messages.base import Item, Request
+from pipelines.messages.frames import ErrorCode, Event, Priority, Ready
 
 
 class State(StrEnum):
@@ -55,7 +55,7 @@ class Session(Protocol):
         merged: unread deltas of a choice become one. Nothing follows a terminal event."""
         ...
 
-    async def send(self, item: StreamItem) -> None:
+    async def send(self, item: Item) -> None:
         """More input of a live stream, in order; nothing once it has ended. Waits for a backend that lags."""
         ...
 

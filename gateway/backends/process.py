@@ -15,9 +15,11 @@ from typing import cast
 import psutil
 
 import pipelines
+from pipelines.kinds import KINDS
 from pipelines.logs import LogOptions
-from pipelines.messages.frames import FromWorker, Load, ModelSpec, ToWorker
-from pipelines.runtime.ipc import FrameError, encode_frame, from_worker_reader
+from pipelines.messages.base import Options
+from pipelines.messages.frames import FromWorker, ModelSpec, ToWorker
+from pipelines.runtime.ipc import FrameError, encode_frame, from_worker_reader, load_frame
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +40,13 @@ class WorkerProcess(asyncio.Protocol):
     The child ends by itself once this end is closed. `closed` is done when nothing more will come from it.
     """
 
-    def __init__(self, spec: ModelSpec, on_message: Callable[[FromWorker], None], log: LogOptions) -> None:
+    def __init__(self, spec: ModelSpec[Options], on_message: Callable[[FromWorker], None], log: LogOptions) -> None:
         loop = asyncio.get_running_loop()
         self.started = monotonic()
         self.heard = 0  # reads so far: a sign of life
         self.closed: asyncio.Future[None] = loop.create_future()
         self._on_message = on_message
-        self._reader = from_worker_reader()
+        self._reader = from_worker_reader(KINDS[spec.kind])
         self._transport: asyncio.Transport | None = None
         self._loop = loop
         self._pending = bytearray()  # frames of this turn of the event loop
@@ -59,10 +61,12 @@ class WorkerProcess(asyncio.Protocol):
                 raise
         # Not through the event loop: that may be busy for a while (it imports the HTTP stack), and the worker need not
         # wait for it. A new socket takes a frame of this size at once.
-        self._socket.sendall(encode_frame(Load(spec, log)))
+        self._socket.sendall(load_frame(spec, log))
 
     @classmethod
-    async def start(cls, spec: ModelSpec, on_message: Callable[[FromWorker], None], log: LogOptions) -> "WorkerProcess":
+    async def start(
+        cls, spec: ModelSpec[Options], on_message: Callable[[FromWorker], None], log: LogOptions
+    ) -> "WorkerProcess":
         """A process that loads `spec`. Raises OSError where the system is out of processes, memory or descriptors."""
         process = cls(spec, on_message, log)
         await asyncio.get_running_loop().create_unix_connection(lambda: process, sock=process._socket)

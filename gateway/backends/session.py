@@ -6,10 +6,8 @@ from time import monotonic
 
 from gateway.backends.mailbox import Mailbox
 from metrics.timeline import Timeline
-from pipelines.messages.audio import StreamItem, encode_item
+from pipelines.messages.base import Item, Said, encode_item
 from pipelines.messages.frames import Abort, Accepted, Done, Event, Failed, Feed, ToWorker
-from pipelines.messages.image import Denoised, Picture, Preview
-from pipelines.messages.text import Delta
 
 Send = Callable[[ToWorker], None]
 
@@ -30,7 +28,7 @@ class EventSession:
     async def read(self) -> Sequence[Event]:
         return await self._mailbox.read()
 
-    async def send(self, item: StreamItem) -> None:
+    async def send(self, item: Item) -> None:
         if not self._closed and not self.ended.done():
             await self._feed(item)
 
@@ -40,7 +38,7 @@ class EventSession:
             if not self.ended.done():
                 self._abort()
 
-    async def _feed(self, item: StreamItem) -> None:
+    async def _feed(self, item: Item) -> None:
         raise NotImplementedError
 
     def _abort(self) -> None:
@@ -49,15 +47,10 @@ class EventSession:
     def receive(self, event: Event, received: float) -> None:
         """For the backend: an event came in at `received`. Stamps the timeline before anything is merged."""
         timeline = self._timeline
-        if isinstance(event, Delta):
-            if event.tokens:
-                timeline.tokens.append((received, event.index, event.tokens))
+        if isinstance(event, Said):
+            event.stamp(timeline, received)
             if self._closed:
                 return  # nobody reads it any more
-        elif isinstance(event, Picture | Preview | Denoised):
-            _stamp_image(timeline, event, received)
-            if self._closed:
-                return
         elif isinstance(event, Done):
             usage, timing = event.usage, event.timing
             timeline.prompt_tokens = usage.prompt_tokens
@@ -97,19 +90,9 @@ class WorkerSession(EventSession):
         self._send = send
         self._writable = writable
 
-    async def _feed(self, item: StreamItem) -> None:
+    async def _feed(self, item: Item) -> None:
         self._send(Feed(self.id, encode_item(item)))
         await self._writable()
 
     def _abort(self) -> None:
         self._send(Abort(self.id))
-
-
-def _stamp_image(timeline: Timeline, event: Picture | Preview | Denoised, received: float) -> None:
-    match event:
-        case Denoised():
-            timeline.image_steps += 1
-        case Preview():
-            timeline.first_preview = timeline.first_preview or received
-        case Picture():
-            timeline.pictures += 1

@@ -14,6 +14,7 @@ from gateway.backends.session import WorkerSession
 from metrics.registry import Registry
 from metrics.timeline import Timeline
 from pipelines.logs import LogOptions
+from pipelines.messages.base import Options
 from pipelines.messages.frames import Drain, FromWorker, LoadFailed, ModelSpec, Open, Ping, Pong, Ready, Stats, Step
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class WorkerBackend:
 
     def __init__(
         self,
-        spec: ModelSpec,
+        spec: ModelSpec[Options],
         *,
         registry: Registry,
         replica: str = "0",

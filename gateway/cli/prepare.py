@@ -1,11 +1,16 @@
 """What can be done for the configured models before the first start: `gateway models prepare`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import monotonic
 
 from gateway.config.settings import Settings
 from models.errors import ModelLoadError
+from pipelines.kinds import KINDS, referenced
+from pipelines.messages.base import Options
+from pipelines.messages.frames import ModelSpec
+
+Prepare = Callable[[ModelSpec[Options]], bool]  # what a card's `prepare` names
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +20,13 @@ class Outcome:
 
 
 def prepare_models(settings: Settings) -> Iterator[tuple[str, Outcome]]:
-    """Each embedding model's name, and what was done for it, as it is done: an export takes some ten seconds."""
-    from pipelines.embedding.loading import prepare
-
+    """The name of each model of which something can be done, and what was, as it is done: an export takes some ten
+    seconds."""
     for model in settings.models:
-        if model.kind != "embedding":
+        reference = KINDS[model.kind].prepare if model.kind else None
+        if reference is None:
             continue
+        prepare: Prepare = referenced(reference)
         began = monotonic()
         try:
             done = prepare(model.spec())

@@ -13,10 +13,11 @@ from gateway.api.audio.request import Format, Task
 from gateway.backends.base import State
 from gateway.config.settings import ModelSettings, Settings
 from gateway.errors import ApiError
-from gateway.requests.exchange import Exchange, Job
+from gateway.requests.exchange import Exchange, Job, Terms
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from metrics.timeline import Timeline, phases
+from pipelines.kinds import AUDIO, metrics_by_kind
 from pipelines.messages.audio import Media, Passage, Segment, TranscriptionRequest
 from pipelines.messages.frames import Done
 
@@ -59,7 +60,7 @@ class Progress:
 
 def audio_model(settings: Settings, name: str | None) -> ModelSettings:
     """The configured audio model of that name or alias; without one, the first. Raises TranscribeError."""
-    models = [model for model in settings.models if model.kind == "audio"]
+    models = [model for model in settings.models if model.kind == AUDIO.name]
     for model in models:
         if name is None or name in (model.name, *model.aliases):
             return model
@@ -71,7 +72,7 @@ def audio_model(settings: Settings, name: str | None) -> ModelSettings:
 
 async def transcribe(model: ModelSettings, options: TranscribeOptions, files: Sequence[Progress]) -> None:
     """Transcribe every file; each tells its own end. Raises TranscribeError where the model can't be loaded."""
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     model = msgspec.structs.replace(
         model, preload=True, replicas=1, first_event_timeout_s=ONE_FILE_S, gap_timeout_s=ONE_FILE_S
     )
@@ -111,7 +112,7 @@ async def _one(
             prompt=options.prompt,
             timestamps=options.format in WORDS_FORMATS,
         )
-        job = Job(str(file.path), route, request, 1, ONE_FILE_S)
+        job = Job(str(file.path), route, request, 1, Terms(ONE_FILE_S))
         exchange = Exchange(job, Timeline(), registry)
         answer = TranscriptionAnswer(options.format, options.task, [])
         try:

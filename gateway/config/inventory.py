@@ -36,7 +36,7 @@ class Inventory(Struct, frozen=True):
 
 
 def inventory(settings: Settings) -> Inventory:
-    sources = {source for model in settings.models for source in (model.source, model.text.draft)}
+    sources = {source for model in settings.models for source in _sources(model)}
     return Inventory(
         configured=[_configured(model) for model in settings.models],
         embedded=[
@@ -70,10 +70,14 @@ def _find(source: str) -> tuple[Path | None, str | None]:
         return None, str(error)
 
 
+def _sources(model: ModelSettings) -> tuple[str, ...]:
+    """Its own, and those of what is loaded with it."""
+    return (model.source, *(model.options.sources if model.options else ()))
+
+
 def _configured(model: ModelSettings) -> ConfiguredModel:
-    path, problem = _find(model.source)
-    if model.text.draft and problem is None:
-        _, problem = _find(model.text.draft)
+    path, _ = _find(model.source)
+    problems = (problem for _, problem in map(_find, _sources(model)) if problem)
     return ConfiguredModel(
         name=model.name,
         aliases=list(model.aliases),
@@ -82,5 +86,5 @@ def _configured(model: ModelSettings) -> ConfiguredModel:
         device=model.device,
         path=str(path) if path else None,
         bytes=size(path) if path else None,
-        problem=problem,
+        problem=next(problems, None),
     )

@@ -2,9 +2,10 @@
 
 import ipaddress
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from tomllib import TOMLDecodeError
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, ValidationError
@@ -14,14 +15,13 @@ from gateway.config.config_file import ConfigFile
 from gateway.config.environment import VariableError
 from gateway.config.validation import explain
 from models.errors import ModelLoadError
-from models.files.catalog import EMBEDDED, OWN, Kind
-from models.files.source import detect_kind, resolve
+from models.files.catalog import EMBEDDED, OWN
+from models.files.signs import detect_kind
+from models.files.source import resolve
+from pipelines.kinds import KINDS, Kind, signs_by_kind
 from pipelines.logs import LogFormat, LogLevel, LogOptions
-from pipelines.messages.audio import AudioOptions
-from pipelines.messages.embedding import EmbeddingOptions
+from pipelines.messages.base import Options
 from pipelines.messages.frames import ModelSpec, Priority
-from pipelines.messages.image import MAX_GUIDANCE, ImageOptions
-from pipelines.messages.text import TextOptions
 
 DEFAULT_FILE = "gateway.toml"
 
@@ -39,15 +39,7 @@ HostName = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_.-]+|[0-9A-Fa-f:.]+)$")]
 # A model's name or alias. Slashes, as in `org/name`, are part of it; spaces and controls are not.
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+/-]*$", max_length=200)]
 
-# Which pipeline runs a kind, in the worker. Nothing is imported here.
-PIPELINES: dict[Kind, str] = {
-    "text": "pipelines.text.pipeline:TextPipeline",
-    "embedding": "pipelines.embedding.pipeline:EmbeddingPipeline",
-    "audio": "pipelines.audio.pipeline:AudioPipeline",
-    "image": "pipelines.image.pipeline:ImagePipeline",
-}
-
-MAX_BATCH_WAIT_MS = 1000
+O = TypeVar("O", bound=Options)  # noqa: E741 (options)
 
 
 class SettingsError(ValueError):
@@ -105,13 +97,13 @@ class SloSettings(_Table, frozen=True):
     e2e_ms: Milliseconds | None = None
 
 
-class ModelSettings(_Table, frozen=True):
-    """`[[models]]`"""
+class _Model(_Table, frozen=True):
+    """`[[models]]`, but for the options of the model's kind."""
 
     name: Name
     source: str  # "embedded:NAME" | a local path | "hf:repo@revision"
     aliases: list[Name] = []
-    kind: Kind | None = None  # read from the files' headers when absent; never None once loaded
+    kind: str | None = None  # read from the files' headers when absent; never None once loaded
     pipeline: str | None = None  # "module:Class"; the kind's own when absent, never None once loaded
     device: Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     threads: Count | None = None
@@ -127,12 +119,21 @@ class ModelSettings(_Table, frozen=True):
     required: bool = True  # /ready waits for it, if it is preloaded
     preload: bool = True
     slo: SloSettings = SloSettings()
-    text: TextOptions = TextOptions()
-    embedding: EmbeddingOptions = EmbeddingOptions()
-    audio: AudioOptions = AudioOptions()
-    image: ImageOptions = ImageOptions()
 
-    def spec(self) -> ModelSpec:
+
+class ModelSettings(_Model, frozen=True):
+    """One model as it is served."""
+
+    options: Options | None = None  # of its kind; None: what they are by themselves, never None once loaded
+
+    def options_as(self, of: type[O]) -> O:
+        """Its options; raises SettingsError for those of another kind."""
+        options = self.options or KINDS[self.kind or ""].options()
+        if not isinstance(options, of):
+            raise SettingsError(f"model {self.name!r} has no {of.__name__}")
+        return options
+
+    def spec(self) -> ModelSpec[Options]:
         """What its workers need. Only for loaded settings."""
         if self.kind is None or self.pipeline is None:
             raise SettingsError(f"model {self.name!r} has no kind")
@@ -141,21 +142,31 @@ class ModelSettings(_Table, frozen=True):
             kind=self.kind,
             pipeline=self.pipeline,
             source=self.source,
+            options=self.options_as(KINDS[self.kind].options),
             device=self.device,
             threads=self.threads,
             quantization=self.quantization,
             dtype=self.dtype,
-            text=self.text,
-            embedding=self.embedding,
-            audio=self.audio,
-            image=self.image,
         )
 
 
-class Settings(_Table, frozen=True):
+class _Operation(_Table, frozen=True):
+    """All but the models."""
+
     server: ServerSettings = ServerSettings()
     keys: list[KeySettings] = []
+
+
+class Settings(_Operation, frozen=True):
     models: list[ModelSettings] = []
+
+
+class _Document(Protocol):
+    """Settings as a file and the environment have them: `document_type`."""
+
+    server: ServerSettings
+    keys: list[KeySettings]
+    models: list[_Model]  # each with the options of all kinds, by the kind's name
 
 
 def load_settings(
@@ -174,16 +185,16 @@ def load_settings(
     if "models" not in tree:
         tree["models"] = default_models()
     try:
-        environment.overlay(tree, Settings, environ)
+        environment.overlay(tree, document_type(), environ)
     except VariableError as error:
         raise SettingsError(str(error)) from None
     server = tree.get("server")
     if overrides and (server is None or isinstance(server, dict)):
         tree["server"] = {**(server or {}), **overrides}
-    settings = _convert(tree, file)
+    document = _convert(tree, file)
     try:
-        models = [_with_kind(model, f"models[{index}]") for index, model in enumerate(settings.models)]
-        settings = msgspec.structs.replace(settings, models=models)
+        models = [_of_its_kind(model, f"models[{index}]") for index, model in enumerate(document.models)]
+        settings = Settings(server=document.server, keys=document.keys, models=models)
         check(settings)
     except _Invalid as error:
         raise SettingsError(f"{_where(file, error.key)}{error.key}: {error.message}") from None
@@ -192,13 +203,27 @@ def load_settings(
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Variables that look like settings, and are none: nothing reads them."""
-    return environment.unknown(Settings, environ)
+    return environment.unknown(document_type(), environ)
+
+
+def document_type() -> type[Struct]:
+    """What a file and the environment may hold: for each kind, a model may have a table of options."""
+    return _document_type(tuple(KINDS.values()))
+
+
+@cache
+def _document_type(kinds: tuple[Kind, ...]) -> type[Struct]:
+    tables: list[tuple[str, object, object]] = [(kind.name, kind.options, kind.options()) for kind in kinds]
+    tables.append(("kind", Literal[tuple(kind.name for kind in kinds)] | None, None))
+    model = msgspec.defstruct("Model", tables, bases=(_Model,), frozen=True, kw_only=True)
+    models: tuple[str, object, list[object]] = ("models", list[model], [])  # type: ignore[valid-type]
+    return msgspec.defstruct("Document", [models], bases=(_Operation,), frozen=True, kw_only=True)
 
 
 def default_models() -> list[dict[str, object]]:
     """The embedded models whose packages are installed, as a file would configure them; all of them if no package is,
     so that their workers say what is missing."""
-    defaults = {name: entry for name, entry in EMBEDDED.items() if entry.default and entry.kind in PIPELINES}
+    defaults = {name: entry for name, entry in EMBEDDED.items() if entry.default and entry.kind in KINDS}
     installed = {name: entry for name, entry in defaults.items() if entry.installed}
     served = installed if any(entry.package != OWN for entry in installed.values()) else defaults
     return [
@@ -232,36 +257,9 @@ def check(settings: Settings) -> None:
             if name in owners:
                 raise _Invalid(f"models[{index}].{key}", f"{name!r} is taken by {owners[name]}")
             owners[name] = f"models[{index}]"
-        for option, value in msgspec.structs.asdict(model.text).items():
-            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-                raise _Invalid(f"models[{index}].text.{option}", "expected a number >= 1")
-        if model.text.speculation == "draft" and not model.text.draft:
-            raise _Invalid(f"models[{index}].text.draft", 'speculation = "draft" needs the source of a draft model')
-        fraction = model.text.gpu_memory_fraction
-        if fraction is not None and not 0 < fraction <= 1:
-            raise _Invalid(f"models[{index}].text.gpu_memory_fraction", "expected a number above 0, at most 1")
-        if fraction is not None and model.text.kv_cache_tokens is not None:
-            message = "kv_cache_tokens says already how large the cache is: set one of the two"
-            raise _Invalid(f"models[{index}].text.gpu_memory_fraction", message)
-        for kind in PIPELINES:
-            table = getattr(model, kind)
-            if kind != model.kind and table != type(table)():
-                raise _Invalid(f"models[{index}].{kind}", f"is for models of this kind alone, not for {model.kind!r}")
-        for option in ("beam_size", "max_batch", "max_streams", "max_seconds", "max_buffer_seconds", "prepare_threads"):
-            if getattr(model.audio, option) < 1:
-                raise _Invalid(f"models[{index}].audio.{option}", "expected a number >= 1")
-        for option in ("max_batch", "max_images", "max_steps", "max_pixels", "default_steps", "prepare_threads"):
-            value = getattr(model.image, option)
-            if value is not None and value < 1:
-                raise _Invalid(f"models[{index}].image.{option}", "expected a number >= 1")
-        if model.image.default_steps is not None and model.image.default_steps > model.image.max_steps:
-            raise _Invalid(f"models[{index}].image.default_steps", f"is more than max_steps, {model.image.max_steps}")
-        if model.image.default_guidance is not None and not 0 <= model.image.default_guidance <= MAX_GUIDANCE:
-            raise _Invalid(f"models[{index}].image.default_guidance", f"expected 0 to {MAX_GUIDANCE}")
-        if model.embedding.max_batch_tokens is not None and model.embedding.max_batch_tokens < 1:
-            raise _Invalid(f"models[{index}].embedding.max_batch_tokens", "expected a number >= 1")
-        if not 0 <= model.embedding.max_wait_ms <= MAX_BATCH_WAIT_MS:
-            raise _Invalid(f"models[{index}].embedding.max_wait_ms", f"expected 0 to {MAX_BATCH_WAIT_MS}")
+        if model.options is not None and (conflict := model.options.conflict()) is not None:
+            option, message = conflict
+            raise _Invalid(f"models[{index}].{model.kind}.{option}", message)
     hashes: set[str] = set()
     for index, each in enumerate(settings.keys):
         if each.sha256 in hashes:
@@ -290,29 +288,37 @@ def _read(path: str | Path | None) -> ConfigFile | None:
         raise SettingsError(f"{path}: not valid TOML: {error}") from None
 
 
-def _convert(tree: dict[str, object], file: ConfigFile | None) -> Settings:
+def _convert(tree: dict[str, object], file: ConfigFile | None) -> _Document:
     try:
-        return msgspec.convert(tree, Settings)
+        document: _Document = msgspec.convert(tree, document_type())  # type: ignore[assignment]
     except ValidationError as error:
-        problem = explain(error, Settings)
+        problem = explain(error, document_type())
         raise SettingsError(f"{_where(file, problem.path)}{problem.path}: {problem.message}") from None
+    return document
 
 
 def _where(file: ConfigFile | None, key: str) -> str:
     return f"{file.where(key)}: " if file else ""
 
 
-def _with_kind(model: ModelSettings, key: str) -> ModelSettings:
-    kind = model.kind or _kind(model, key)
-    return msgspec.structs.replace(model, kind=kind, pipeline=model.pipeline or PIPELINES[kind])
+def _of_its_kind(model: _Model, key: str) -> ModelSettings:
+    """With the options of its kind alone, and what its card has."""
+    name = model.kind or _kind(model, key)
+    kind = KINDS[name]
+    for other in KINDS.values():
+        if other is not kind and getattr(model, other.name) != other.options():
+            raise _Invalid(f"{key}.{other.name}", f"is for models of this kind alone, not for {name!r}")
+    fields = {field: getattr(model, field) for field in _Model.__struct_fields__}
+    fields |= {"kind": name, "pipeline": model.pipeline or kind.pipeline}
+    return ModelSettings(**fields, options=getattr(model, name))
 
 
-def _kind(model: ModelSettings, key: str) -> Kind:
+def _kind(model: _Model, key: str) -> str:
     """Read from the files' headers."""
     scheme, _, name = model.source.partition(":")
     if scheme == "embedded" and name in EMBEDDED:
         return EMBEDDED[name].kind
     try:
-        return detect_kind(resolve(model.source))
+        return detect_kind(resolve(model.source), signs_by_kind())
     except (ModelLoadError, OSError, ValueError) as error:  # ValueError: a description that is no JSON
         raise _Invalid(f"{key}.source", str(error)) from None

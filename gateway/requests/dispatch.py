@@ -15,7 +15,8 @@ from gateway.requests.fleet import Fleet, UnknownModel
 from gateway.requests.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Phases, Timeline, phases
-from pipelines.messages.frames import Accepted, Done, Failed, Said
+from pipelines.messages.base import Said
+from pipelines.messages.frames import Accepted, Done, Failed
 
 logger = logging.getLogger("gateway")
 

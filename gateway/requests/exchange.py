@@ -17,11 +17,11 @@ from gateway.errors import ApiError
 from gateway.requests.admission import Admission, Lease, Overloaded, QueueDeadline, Unavailable
 from gateway.requests.routing import Route
 from gateway.uploads.spool import SpoolFile
+from metrics.metric import Histogram
 from metrics.registry import Registry
 from metrics.timeline import Timeline
-from pipelines.messages.audio import Media, StreamItem
-from pipelines.messages.frames import Accepted, Done, Event, Failed, Priority, Request, Said
-from pipelines.messages.text import ChoiceDone
+from pipelines.messages.base import Item, Request, Said
+from pipelines.messages.frames import Accepted, Done, Event, Failed, Priority
 
 CANCELLED = "cancelled"  # the outcome of a request that the server itself gave up
 CLIENT_LEFT = "client_left"  # of one whose client closed the connection
@@ -33,6 +33,14 @@ SMALL_BODY = 8 * 1024  # bytes: two thousand tokens
 SMALL_FILES = 2 * 1024 * 1024  # bytes: a minute of speech
 
 
+class Terms(Struct, frozen=True):
+    """How a request is to be run, as far as its key and its model allow."""
+
+    timeout: float  # seconds from its arrival to its end; of a live stream to its start
+    priority: Priority = "interactive"
+    tenant: str = ""  # whose it is: slots are shared fairly between tenants
+
+
 class Job(Struct, frozen=True):
     """A valid request, ready to be run."""
 
@@ -40,11 +48,9 @@ class Job(Struct, frozen=True):
     route: Route
     request: Request
     units: int  # slots that it asks for
-    timeout: float  # seconds from its arrival to its end; of a live stream to its start
+    terms: Terms
     body_bytes: int = 0  # what its client sent, files excepted
-    priority: Priority = "interactive"
     files: Sequence[SpoolFile] = ()  # uploads that end with it
-    tenant: str = ""  # whose it is: slots are shared fairly between tenants
     live: bool = False  # its client feeds it while it runs, and may be quiet for as long as it likes
 
     @property
@@ -78,7 +84,7 @@ class Exchange:
         self._files = job.files
         self._live = job.live
         self._registry = registry
-        self._deadline = timeline.arrival + job.timeout
+        self._deadline = timeline.arrival + job.terms.timeout
         self._task: asyncio.Task[object] | None = None
         self._cause: ApiError | None = None
         self._lease: Lease | None = None
@@ -120,12 +126,8 @@ class Exchange:
             match event:
                 case Accepted() | Failed():
                     continue
-                case ChoiceDone(reason=reason):
-                    self.timeline.outcome = reason
                 case Done():
-                    self.timeline.outcome = self.timeline.outcome or "stop"  # of what has no choices
-                case Media(seconds=seconds):
-                    self.timeline.media_seconds = seconds
+                    self.timeline.outcome = self.timeline.outcome or "stop"  # of what does not say how it ended
             self._output = True
         if self._output:
             self._waiting_since = None
@@ -150,7 +152,7 @@ class Exchange:
                     case _:
                         yield event
 
-    async def send(self, item: StreamItem) -> None:
+    async def send(self, item: Item) -> None:
         """More input of a live stream. Waits where the backend does not keep up; nothing, once it is over."""
         if self._session is not None:
             await self._session.send(item)
@@ -161,9 +163,9 @@ class Exchange:
             return errors.worker_lost(began=self._output, retry_after=self._admission.restart_seconds)
         return errors.backend_error(failure)
 
-    def sample(self, name: str, seconds: float) -> None:
-        """One more sample of an interval that the timeline does not hold."""
-        self._registry.sample(self.route.name, self.route.kind, name, seconds)
+    def sample(self, metric: Histogram, value: float) -> None:
+        """One more sample, before the exchange is closed."""
+        self._registry.sample(self.route.name, self.route.kind, metric, value)
 
     # --- its end ------------------------------------------------------------------------------------------------------
 
@@ -216,8 +218,9 @@ class Exchange:
         self._lease = lease = await self._admitted(job)
         timeline.slot = now = monotonic()
         left = None if job.live else self._deadline - now
+        call = Call(job.id, job.request, job.terms.priority, left, job.terms.tenant)
         try:
-            session = lease.replica.open(Call(job.id, job.request, job.priority, left, job.tenant), timeline)
+            session = lease.replica.open(call, timeline)
         except BackendError as error:
             raise errors.backend_error(error) from error
         self._session = session
@@ -227,11 +230,11 @@ class Exchange:
 
     async def _admitted(self, job: Job) -> Lease:
         """The job's slots, once its model is loaded. Raises ApiError (429, 503, 504), which is counted."""
-        route = self.route
+        route, terms = self.route, job.terms
         route.wake()
         try:
-            return await job.admission.acquire(
-                job.units, job.priority, self._deadline, tenant=job.tenant, large=job.large
+            return await self._admission.acquire(
+                job.units, terms.priority, self._deadline, tenant=terms.tenant, large=job.large
             )
         except Overloaded as refusal:
             error = errors.overloaded(refusal.retry_after)

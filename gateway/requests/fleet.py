@@ -12,9 +12,9 @@ from gateway.backends.worker import Supervision, WorkerBackend
 from gateway.config.settings import ModelSettings, Settings
 from gateway.requests.routing import Route
 from metrics.registry import Registry
+from pipelines.kinds import KINDS
 from pipelines.logs import LogOptions
 
-FIRST = "text"  # loaded before the other kinds, with all cores to itself: what a chat waits for
 HEAD_START_S = 20.0  # at most: a model whose files have to be fetched first must not hold up the others
 
 
@@ -78,7 +78,7 @@ class Fleet:
         """Begin to load what is preloaded; returns once the first processes are started."""
         self._started = True
         preloaded = [served for served in self._served if served.settings.preload]
-        first = [served for served in preloaded if served.route.kind == FIRST] or preloaded
+        first = [served for served in preloaded if KINDS[served.route.kind].first] or preloaded
         for served in first:
             for replica in served.route.replicas:
                 await replica.start()

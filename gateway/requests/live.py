@@ -8,9 +8,11 @@ from typing import Self
 from gateway.errors import ApiError
 from gateway.requests.exchange import Exchange
 from gateway.requests.routing import Route
+from metrics.definitions.audio import FINAL_LATENCY, FIRST_PARTIAL
 from metrics.timeline import Timeline
 from pipelines.messages.audio import Acknowledged, Audio, Final, Partial, StreamItem, StreamRequest
-from pipelines.messages.frames import Done, Said
+from pipelines.messages.base import Said
+from pipelines.messages.frames import Done
 
 AHEAD_SECONDS = 10.0  # audio that may be under way to the worker: past it the client is not read
 CHUNK_SECONDS = 0.5  # audio in one frame
@@ -129,6 +131,6 @@ class LiveCall:
 def _measure(exchange: Exchange, event: Said) -> None:
     match event:
         case Partial(latency=float(seconds)):
-            exchange.sample("first_partial", seconds)
+            exchange.sample(FIRST_PARTIAL, seconds)
         case Final(latency=float(seconds)):
-            exchange.sample("final_latency", seconds)
+            exchange.sample(FINAL_LATENCY, seconds)

@@ -1,4 +1,4 @@
-"""The one shape in which the text pipeline hands rows to a decoder, and what it asks of one. Free of torch."""
+"""The one shape in which the text pipeline hands rows to a decoder, and what it asks of one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a decoder-only transformer is made of, read from its description. Free of torch."""
+"""What a decoder-only transformer is made of, read from its description."""
 
 import math
 from collections.abc import Mapping

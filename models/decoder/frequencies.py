@@ -1,4 +1,4 @@
-"""How far heads are turned by their positions, as a model's rope parameters say it. Free of torch."""
+"""How far heads are turned by their positions, as a model's rope parameters say it."""
 
 import math
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The decoder that a GGUF file describes (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Free of torch."""
+"""The decoder that a GGUF file describes (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""How each layer attends, by a model's description and its family's rules. Free of torch."""
+"""How each layer attends, by a model's description and its family's rules."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

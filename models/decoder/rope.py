@@ -1,6 +1,6 @@
 """Rotary positions: https://arxiv.org/abs/2104.09864, a head's first half against its second (as GPT-NeoX has it).
 
-Heads that are turned in part are held in an order in which that is so, too (`models.decoder.assembly`).
+Heads that are turned in part are held in an order in which that is so, too (`models.decoder.tensors`).
 """
 
 import torch

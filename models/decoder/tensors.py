@@ -1,5 +1,5 @@
 """Which tensors a decoder has, their shapes, and the order of their rows: what its files are held against before any of
-them is read. Free of torch."""
+them is read."""
 
 from collections.abc import Callable, Iterator
 

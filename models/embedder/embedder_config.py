@@ -1,4 +1,4 @@
-"""What an embedding checkpoint is made of, read from its JSON files. Free of torch.
+"""What an embedding checkpoint is made of, read from its JSON files.
 
 A text encoder may be laid out as sentence-transformers does (`modules.json`: a transformer, a pooling, dense layers),
 or be a plain checkpoint, which is then pooled by mean. Every vector is brought to unit length, whether or not the

@@ -1,4 +1,4 @@
-"""An ONNX Runtime session: providers, threads, memory, and runs of numpy arrays. Free of torch."""
+"""An ONNX Runtime session: providers, threads, memory, and runs of numpy arrays."""
 
 import logging
 from collections.abc import Mapping

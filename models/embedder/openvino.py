@@ -1,4 +1,4 @@
-"""An OpenVINO session for text encoders: matrix products in bfloat16, on processors with tiles for them. Free of torch.
+"""An OpenVINO session for text encoders: matrix products in bfloat16, on processors with tiles for them.
 
 Measured on two cores of a Xeon with AMX, MiniLM: 2.4 times the texts of ONNX Runtime in float32, cosine to it at least
 0.9999. A short text that comes alone has one core and takes a quarter longer (over HTTP 10.6 ms for 8.2). Without AMX

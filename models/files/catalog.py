@@ -3,11 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Literal
 
 OWN = "multimodal-gateway"  # the package that this is itself
-
-Kind = Literal["text", "embedding", "audio", "image"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +18,7 @@ class EmbeddedModel:
     package: str  # as it is installed
     module: str  # as it would be imported
     path: str
-    kind: Kind
+    kind: str  # of pipeline that runs it
     aliases: tuple[str, ...] = ()
     parts: tuple[tuple[str, str, str], ...] = ()
     default: bool = True  # served where nothing is configured

@@ -1,4 +1,4 @@
-"""JSON files that describe a model. Free of torch."""
+"""JSON files that describe a model."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A model's description, read by the types and the ranges that its keys have. Free of torch.
+"""A model's description, read by the types and the ranges that its keys have.
 
 Descriptions come with files that anyone may have written. What is not as it has to be is refused here, by its key, so
 that nobody behind has to look again.

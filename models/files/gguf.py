@@ -1,4 +1,4 @@
-"""GGUF files: metadata and tensors by name, read from a memory map. Free of torch.
+"""GGUF files: metadata and tensors by name, read from a memory map.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A file may be cut short, or hostile: whatever its
 header says is held against the bytes that are there before anything is made of it. Arrays of the metadata stay in the

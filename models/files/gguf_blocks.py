@@ -1,5 +1,5 @@
 """The blocks of GGUF's types whose codes are used as they are stored: codes with a scale, and of some a minimum, for 32
-values. Free of torch.
+values.
 
 The types: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Scales are read apart from codes, as what they say
 of a matrix takes a tenth of the time.

@@ -1,4 +1,4 @@
-"""The header of a safetensors file, held against the file's size. Free of torch.
+"""The header of a safetensors file, held against the file's size.
 
 The format: https://github.com/huggingface/safetensors#format. The library that reads the tensors checks the same, but
 doesn't say which tensor is wrong.

@@ -1,4 +1,4 @@
-"""Where a model's files are: a local path, a package of the registry, or a hub repository. Free of torch.
+"""Where a model's files are: a local path, a package of the registry, or a hub repository.
 
 No source ever brings code along: files are read, nothing in them is imported.
 """
@@ -7,11 +7,9 @@ import importlib.util
 import os
 from pathlib import Path
 
-from models.errors import ModelLoadError, SourceError
+from models.errors import SourceError
 from models.files.assembled import assemble
-from models.files.catalog import EMBEDDED, Kind
-from models.files.description import read_json
-from models.files.fields import Fields
+from models.files.catalog import EMBEDDED
 
 # What is fetched of a hub repository: weights and their descriptions; never Python, nor pickled weights ("model.bin" is
 # CTranslate2's). A GGUF file is named itself: a repository holds many.
@@ -97,52 +95,3 @@ def _hub(name: str) -> Path:
         return fetch(local_files_only=False)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise SourceError(f"hf:{name} is not in the local cache and can't be fetched: {error}") from error
-
-
-def detect_kind(path: Path) -> Kind:
-    """What the files at `path` are for, by their own descriptions. Raises SourceError where they don't say."""
-    if path.is_file():
-        return _file_kind(path)
-    if (path / "model_index.json").is_file():
-        return "image"
-    config_file = path / "config.json"
-    try:
-        config = read_json(config_file)
-        if config is None:
-            raise SourceError(f"{path} has no config.json, so its kind is not known; set `kind`")
-        model_type = config.get("model_type")
-        architectures = Fields(config, str(config_file)).items("architectures", str, "texts") or ()
-    except SourceError:
-        raise
-    except ModelLoadError as error:
-        raise SourceError(f"{error}; so its kind is not known") from error
-    if "alignment_heads" in config or model_type == "whisper":
-        return "audio"
-    if (path / "modules.json").is_file() or (path / "1_Pooling").is_dir():
-        return "embedding"
-    if any(name.endswith(("ForCausalLM", "ForConditionalGeneration")) for name in architectures):
-        return "text"
-    if any(name.endswith(("Model", "ForMaskedLM", "ForSequenceClassification")) for name in architectures):
-        return "embedding"
-    raise SourceError(
-        f"{config_file} names no architecture whose kind is known ({', '.join(architectures) or None}); set `kind`"
-    )
-
-
-def _file_kind(path: Path) -> Kind:
-    from models.files.gguf import MAGIC, read_architecture
-
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise SourceError(f"{path} can't be read: {error.strerror}") from error
-    if magic == MAGIC:
-        try:
-            architecture = read_architecture(path)
-        except ModelLoadError as error:
-            raise SourceError(str(error)) from error
-        return "embedding" if architecture in ("bert", "nomic-bert", "jina-bert-v2") else "text"
-    if path.suffix == ".onnx":
-        return "embedding"
-    raise SourceError(f"{path} is neither a GGUF nor an ONNX file; set `kind`, or name the model's folder")

@@ -8,6 +8,8 @@ from time import monotonic
 import ctranslate2
 import numpy as np
 
+from metrics.definitions import audio as metrics
+from metrics.metric import CounterSeries
 from models.device import available_cpus
 from models.errors import ModelLoadError
 from models.whisper.model import Spoken, Whisper, load_whisper
@@ -17,7 +19,7 @@ from pipelines.audio.features import MAX_FRAMES, SAMPLE_RATE, LogMel
 from pipelines.audio.files.file import FileJob, Prepared
 from pipelines.audio.live.chunks import AudioChunk
 from pipelines.audio.live.streaming import LiveStream, StreamOptions
-from pipelines.audio.prepare import AudioWork, Input, Opening, Preparer, Rejected
+from pipelines.audio.prepare import AudioWork, Input, Opening, Preparer, Rejected, effort
 from pipelines.audio.vad import Silero
 from pipelines.audio.windows import Lane, Owner, Stage, Window, WindowQueue
 from pipelines.base import ModelError, StepFailed, StepResult, Ticket, non_finite
@@ -26,8 +28,10 @@ from pipelines.messages.audio import (
     Clear,
     Commit,
     End,
+    StreamRequest,
+    TranscriptionRequest,
 )
-from pipelines.messages.frames import Done, Event, Failed, ModelSpec, Ready, Request, Stats, StepReport
+from pipelines.messages.frames import Done, Event, Failed, ModelSpec, Ready, Stats, StepReport
 
 PREFETCH = 2  # files that are decoded while as many as a batch has windows are under way
 BEST_OF = 5  # samples at a temperature above 0
@@ -50,13 +54,13 @@ class AudioPipeline:
         self._streams: dict[str, LiveStream] = {}
         self._said: list[Event] = []  # by admitted work, to go out with the next step
         self._partial_cost = 0.0  # seconds, mean
-        self._counters: defaultdict[str, float] = defaultdict(float)
+        self._counters: defaultdict[CounterSeries, float] = defaultdict(float)
 
     @classmethod
-    def load(cls, spec: ModelSpec) -> "tuple[AudioPipeline, Ready]":
+    def load(cls, spec: ModelSpec[AudioOptions]) -> "tuple[AudioPipeline, Ready]":
         from models.files.source import resolve
 
-        options = spec.audio
+        options = spec.options
         device = spec.device
         if device == "auto":
             device = "cuda" if ctranslate2.get_cuda_device_count() else "cpu"
@@ -86,11 +90,14 @@ class AudioPipeline:
 
     # --- pool threads -------------------------------------------------------------------------------------------------
 
-    def prepare(self, ticket: Ticket, request: Request) -> list[AudioWork]:
+    def prepare(self, ticket: Ticket, request: TranscriptionRequest | StreamRequest) -> list[AudioWork]:
         return self._preparer.prepare(ticket, request, self._streams)
 
-    def brief(self, request: Request) -> bool:
+    def brief(self, request: TranscriptionRequest | StreamRequest) -> bool:
         return False
+
+    def effort(self, request: TranscriptionRequest | StreamRequest) -> int:
+        return effort(request)
 
     def feed(self, ticket: Ticket, data: bytes) -> list[AudioWork]:
         return self._preparer.feed(ticket, data)
@@ -104,7 +111,7 @@ class AudioPipeline:
                     full = self._options.window == "full"
                     job = FileJob(work, self._model, self._options.max_batch, full)
                     self._files[work.ticket.id] = job
-                    self._counters["audio_seconds"] += work.seconds
+                    self._counters[metrics.AUDIO_SECONDS.series()] += work.seconds
                     job.begin()
                     self._collect(job)
                 case Opening(ticket=ticket):
@@ -120,7 +127,7 @@ class AudioPipeline:
     def _apply(self, stream: LiveStream, item: AudioChunk | Commit | Clear | Opening | Rejected | End) -> None:
         match item:
             case AudioChunk():
-                self._counters["audio_seconds"] += len(item.samples) / SAMPLE_RATE
+                self._counters[metrics.AUDIO_SECONDS.series()] += len(item.samples) / SAMPLE_RATE
                 stream.append(item)
             case Commit(event_id=event_id):
                 stream.commit(event_id)
@@ -176,7 +183,7 @@ class AudioPipeline:
             running=len({window.ticket.id for window in self._queue}),
             waiting=len(self._queue),
             counters=dict(self._counters),
-            gauges={"audio_open_streams": len(self._streams)},
+            gauges={metrics.OPEN_STREAMS.series(): len(self._streams)},
         )
 
     # --- stages -------------------------------------------------------------------------------------------------------
@@ -215,11 +222,10 @@ class AudioPipeline:
                 continue
             match judge(window, hypothesis):
                 case Verdict.RETRIED:
-                    self._counters[
-                        f"audio_fallbacks:{'30s' if window.stage is Stage.ENCODE else window.temperature}"
-                    ] += 1
+                    tried = "30s" if window.stage is Stage.ENCODE else window.temperature
+                    self._counters[metrics.FALLBACKS.series(tried)] += 1
                 case Verdict.SILENCE:
-                    self._counters["audio_silences"] += 1
+                    self._counters[metrics.SILENCES.series()] += 1
                     self._check(window)
                 case Verdict.ACCEPTED:
                     self._accept(window)
@@ -253,20 +259,20 @@ class AudioPipeline:
             return
         if prefix := continuation(window, found):
             window.prefix, window.continued, window.stage, window.words = prefix, True, Stage.DECODE, []
-            self._counters["audio_decoded_again:continued"] += 1
+            self._counters[metrics.DECODED_AGAIN.series("continued")] += 1
             return
         self._queue.remove(window)
         window.encoded = None
         self._queue.put(Patch(window, found, self._model).windows)
 
     def _finish(self, window: Window) -> None:
-        self._counters["audio_windows"] += 1
+        self._counters[metrics.WINDOWS.series()] += 1
         self._queue.remove(window)
         window.encoded = None
         window.owner.finished(window)
         if isinstance(patch := window.owner, Patch) and patch.closed:
             for reason, count in patch.outcomes.items():
-                self._counters[f"audio_decoded_again:{reason}"] += count
+                self._counters[metrics.DECODED_AGAIN.series(reason)] += count
             self._finish(patch.window)
 
     # --- owners -------------------------------------------------------------------------------------------------------
@@ -275,7 +281,7 @@ class AudioPipeline:
         """Take what an owner has to say and to decode."""
         if isinstance(owner, LiveStream):
             owner.partial(self._interval())
-            self._counters["audio_dropped_partials"] += owner.dropped_partials
+            self._counters[metrics.DROPPED_PARTIALS.series()] += owner.dropped_partials
             owner.dropped_partials = 0
         events, windows, dropped = owner.take()
         for window in dropped:

@@ -16,6 +16,7 @@ from pipelines.audio.live.chunks import AudioChunk, ChunkDecoder
 from pipelines.audio.live.streaming import WORD_PAUSE_MS
 from pipelines.audio.vad import Silero, speech_spans
 from pipelines.base import InvalidRequest, Ticket
+from pipelines.effort import of_file
 from pipelines.media.decoder import MediaDecoder
 from pipelines.media.messages import AudioJob
 from pipelines.messages.audio import (
@@ -29,7 +30,6 @@ from pipelines.messages.audio import (
     TranscriptionRequest,
     decode_item,
 )
-from pipelines.messages.frames import Request
 
 ORPHAN_SECONDS = 60.0  # after which a decoder without a stream belongs to a request that ended while it was prepared
 
@@ -74,7 +74,9 @@ class Preparer:
         self.media = MediaDecoder()
         self.decoders: dict[str, tuple[float, ChunkDecoder]] = {}  # by request; when it was made
 
-    def prepare(self, ticket: Ticket, request: Request, live: Container[str]) -> list[AudioWork]:
+    def prepare(
+        self, ticket: Ticket, request: TranscriptionRequest | StreamRequest, live: Container[str]
+    ) -> list[AudioWork]:
         """See `pipelines.base.Pipeline`. `live`: ids of the streams that the engine has."""
         match request:
             case TranscriptionRequest():
@@ -84,8 +86,6 @@ class Preparer:
                 self._drop_orphans(live)
                 self.decoders[ticket.id] = monotonic(), ChunkDecoder(self._silero, request)
                 return [work]
-            case _:
-                raise InvalidRequest("This model transcribes speech; it does not do what was asked.", "model")
 
     def feed(self, ticket: Ticket, data: bytes) -> list[AudioWork]:
         found = self.decoders.get(ticket.id)
@@ -168,3 +168,8 @@ class Preparer:
         if prompt.strip():
             tokens += self._model.encode_text(" " + prompt.strip())[-(MAX_CONTEXT_TOKENS - len(tokens)) :]
         return (self._model.start_of_previous, *tokens) if tokens else ()
+
+
+def effort(request: TranscriptionRequest | StreamRequest) -> int:
+    """How much there is to prepare, in the unit of `pipelines.effort`: of a stream, nothing yet."""
+    return of_file(request.path) if isinstance(request, TranscriptionRequest) else 0

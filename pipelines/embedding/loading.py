@@ -8,12 +8,13 @@ from models.embedder.onnx_export import Quantization
 from models.errors import ModelLoadError
 from models.files.source import resolve
 from pipelines.embedding.input_tokens import InputTokenizer
+from pipelines.messages.embedding import EmbeddingOptions
 from pipelines.messages.frames import ModelSpec
 
 GPU_MEMORY = 8 * 2**30  # bytes that the arena of one encoder may grow to
 
 
-def load(spec: ModelSpec) -> tuple[Embedder, InputTokenizer]:
+def load(spec: ModelSpec[EmbeddingOptions]) -> tuple[Embedder, InputTokenizer]:
     """Raises ModelLoadError."""
     path = resolve(spec.source)
     embedder = load_embedder(path, embedder_options(spec))
@@ -21,20 +22,20 @@ def load(spec: ModelSpec) -> tuple[Embedder, InputTokenizer]:
     return embedder, InputTokenizer(path if ready is None else ready[1], embedder.config)
 
 
-def prepare(spec: ModelSpec) -> bool:
+def prepare(spec: ModelSpec[EmbeddingOptions]) -> bool:
     """Export the model now, if it has to be and has not been. False: there was nothing to do. Raises ModelLoadError."""
     return prepare_embedder(resolve(spec.source), embedder_options(spec))
 
 
-def embedder_options(spec: ModelSpec) -> EmbedderOptions:
+def embedder_options(spec: ModelSpec[EmbeddingOptions]) -> EmbedderOptions:
     """Raises ModelLoadError for what embedding models have not."""
     quantization: Quantization = "none"
     match spec.quantization:
         case None | "none":
-            if spec.embedding.dynamic_int8:
+            if spec.options.dynamic_int8:
                 raise ModelLoadError('embedding.dynamic_int8 needs quantization = "int8"')
         case "int8":
-            quantization = "int8_dynamic" if spec.embedding.dynamic_int8 else "int8"
+            quantization = "int8_dynamic" if spec.options.dynamic_int8 else "int8"
         case other:
             raise ModelLoadError(f'quantization {other!r} loses too much of an embedding model; use "int8"')
     options = EmbedderOptions(

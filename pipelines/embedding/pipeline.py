@@ -8,19 +8,21 @@ from time import monotonic
 import numpy as np
 from numpy.typing import NDArray
 
+from metrics.definitions import embedding as metrics
 from models.embedder.embedder import Embedder, Ids
 from models.embedder.embedder import Vectors as Rows
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket
 from pipelines.embedding import loading
 from pipelines.embedding.batching import BatchQueue, Input
+from pipelines.embedding.effort import effort
 from pipelines.embedding.input_tokens import InputTokenizer, Tokens
 from pipelines.embedding.job import Job
 from pipelines.embedding.prepare import Preparer
 from pipelines.embedding.runs import Run, Runs
 from pipelines.embedding.step_budget import StepBudget, warm_up
-from pipelines.messages.embedding import EmbeddingRequest
-from pipelines.messages.frames import Event, ModelSpec, Ready, Request, Stats, StepReport
+from pipelines.messages.embedding import EmbeddingOptions, EmbeddingRequest, RerankRequest
+from pipelines.messages.frames import Event, ModelSpec, Ready, Stats, StepReport
 from pipelines.messages.text import StringPrompt
 
 # Inputs that the gateway may have open, as it counts them: a request holds one slot for each of its inputs up to 32.
@@ -59,30 +61,33 @@ class EmbeddingPipeline:
         self._totals = Totals()
 
     @classmethod
-    def load(cls, spec: ModelSpec) -> "tuple[EmbeddingPipeline, Ready]":
+    def load(cls, spec: ModelSpec[EmbeddingOptions]) -> "tuple[EmbeddingPipeline, Ready]":
         try:
             embedder, tokenizer = loading.load(spec)
         except ModelLoadError as error:
             raise ModelError(str(error)) from error
-        step_budget = warm_up(embedder, spec.embedding.max_batch_tokens)
+        step_budget = warm_up(embedder, spec.options.max_batch_tokens)
         details = {
             **embedder.details,
             "dimensions": str(embedder.config.dimensions),
             "max_batch_tokens": str(step_budget.budget.full),
         }
-        pipeline = cls(embedder, tokenizer, step_budget, spec.embedding.max_wait_ms / 1e3)
+        pipeline = cls(embedder, tokenizer, step_budget, spec.options.max_wait_ms / 1e3)
         return pipeline, Ready(slots=SLOTS, context_length=embedder.config.max_tokens, details=details)
 
     # --- pool threads -------------------------------------------------------------------------------------------------
 
-    def prepare(self, ticket: Ticket, request: Request) -> list[Input]:
+    def prepare(self, ticket: Ticket, request: EmbeddingRequest | RerankRequest) -> list[Input]:
         return list(self._preparer.prepare(ticket, request).inputs)
 
-    def brief(self, request: Request) -> bool:
+    def brief(self, request: EmbeddingRequest | RerankRequest) -> bool:
         """One text or two, as a search box sends them."""
         if not isinstance(request, EmbeddingRequest) or len(request.inputs) > 2:
             return False
         return all(isinstance(each, StringPrompt) and len(each.text) <= BRIEF for each in request.inputs)
+
+    def effort(self, request: EmbeddingRequest | RerankRequest) -> int:
+        return effort(request)
 
     def feed(self, ticket: Ticket, data: bytes) -> list[Input]:
         raise InvalidRequest("an embedding request takes no further input")
@@ -123,10 +128,10 @@ class EmbeddingPipeline:
             running=self._runs.inputs,
             waiting=self._queue.inputs_waiting,
             counters={
-                "embedding_inputs": self._totals.inputs,
-                "embedding_tokens": self._totals.tokens,
-                "embedding_padded_tokens": self._totals.padded,
-                "embedding_truncated_inputs": self._totals.truncated,
+                metrics.EMBEDDING_INPUTS.series(): self._totals.inputs,
+                metrics.EMBEDDING_TOKENS.series(): self._totals.tokens,
+                metrics.EMBEDDING_PADDED_TOKENS.series(): self._totals.padded,
+                metrics.EMBEDDING_TRUNCATED.series(): self._totals.truncated,
             },
         )
 

@@ -13,7 +13,6 @@ from pipelines.embedding.job import Job
 from pipelines.embedding.prompts import UnknownKind, prompt_of, search_prompts
 from pipelines.media.decoder import MediaDecoder
 from pipelines.messages.embedding import EmbeddingInput, EmbeddingRequest, ImageBytes, RerankRequest, Truncate
-from pipelines.messages.frames import Request
 from pipelines.messages.text import StringPrompt, TokenPrompt
 
 
@@ -27,15 +26,13 @@ class Preparer:
         self._multiple = multiple
         self._media = MediaDecoder()
 
-    def prepare(self, ticket: Ticket, request: Request) -> Job:
+    def prepare(self, ticket: Ticket, request: EmbeddingRequest | RerankRequest) -> Job:
         """Raises InvalidRequest."""
         match request:
             case EmbeddingRequest():
                 job = self._embedding(ticket, request)
             case RerankRequest():
                 job = self._rerank(ticket, request)
-            case _:
-                raise InvalidRequest("this model embeds and ranks; it answers no other request", "model")
         job.left = len(job.inputs)
         job.prompt_tokens = sum(each.prompt_tokens for each in job.inputs)
         job.prepared = monotonic()

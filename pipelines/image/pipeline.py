@@ -7,11 +7,13 @@ stalls the images that are on their way.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import monotonic
 
 import torch
 
+from metrics.definitions.common import DEVICE_MEMORY
+from metrics.definitions.image import IMAGE_BATCH_ROWS
+from metrics.metric import GaugeSeries
 from models.device import available_cpus
 from models.diffusion.family import Family
 from models.diffusion.loading import load_family
@@ -22,10 +24,10 @@ from pipelines.image import denoise
 from pipelines.image.batching import DenoiseQueue
 from pipelines.image.files import File, FileWriter, to_bytes
 from pipelines.image.job import ImageJob, Order
-from pipelines.image.prepare import Preparer
+from pipelines.image.prepare import Preparer, effort
 from pipelines.image.rows import RowCap, measure
-from pipelines.messages.frames import Event, Failed, ModelSpec, Ready, Request, Stats, StepReport
-from pipelines.messages.image import Denoised, ImageOptions, Picture, Preview
+from pipelines.messages.frames import Event, Failed, ModelSpec, Ready, Stats, StepReport
+from pipelines.messages.image import Denoised, ImageOptions, ImageRequest, Picture, Preview
 
 log = logging.getLogger(__name__)
 
@@ -34,15 +36,6 @@ DECODED_PIXELS = 512 * 512  # decoded at once, or one image: what others wait fo
 POLL_S = 0.01  # how long a step with nothing but files to wait for lasts
 
 Stage = Callable[[str | None], StepResult | None]
-
-
-@dataclass(slots=True)
-class Totals:
-    """Over this worker's life."""
-
-    images: int = 0  # delivered
-    steps: int = 0  # of images
-    cancelled: int = 0  # images that were dropped before their end
 
 
 class ImagePipeline:
@@ -55,12 +48,11 @@ class ImagePipeline:
         self._queue = DenoiseQueue()
         self._latent: deque[ImageJob] = deque()  # denoised, not decoded
         self._files = FileWriter()
-        self._totals = Totals()
         self._stages: tuple[Stage, ...] = (self._encode, self._denoise, self._decode)
         self._next = 0  # the stage that is tried first
 
     @classmethod
-    def load(cls, spec: ModelSpec) -> "tuple[ImagePipeline, Ready]":
+    def load(cls, spec: ModelSpec[ImageOptions]) -> "tuple[ImagePipeline, Ready]":
         if spec.quantization not in (None, "none"):
             raise ModelError(f"quantization {spec.quantization!r} is not supported for image models")
         torch.set_num_threads(spec.threads or available_cpus())
@@ -68,20 +60,23 @@ class ImagePipeline:
             family = load_family(resolve(spec.source), device=spec.device, dtype=spec.dtype)
         except ModelLoadError as error:
             raise ModelError(str(error)) from error
-        cap = measure(family, spec.image.max_batch)
-        pipeline = cls(family, spec.image, cap)
+        cap = measure(family, spec.options.max_batch)
+        pipeline = cls(family, spec.options, cap)
         return pipeline, Ready(
-            slots=spec.image.max_images, context_length=family.max_tokens, details=_details(family, spec.image, cap)
+            slots=spec.options.max_images, context_length=family.max_tokens, details=_details(family, spec.options, cap)
         )
 
     # --- pool threads -------------------------------------------------------------------------------------------------
 
-    def prepare(self, ticket: Ticket, request: Request) -> list[ImageJob]:
+    def prepare(self, ticket: Ticket, request: ImageRequest) -> list[ImageJob]:
         return self._preparer.prepare(ticket, request)
 
-    def brief(self, request: Request) -> bool:
+    def brief(self, request: ImageRequest) -> bool:
         """Tokenising and schedules take milliseconds, pictures more."""
         return False
+
+    def effort(self, request: ImageRequest) -> int:
+        return effort(request)
 
     def feed(self, ticket: Ticket, data: bytes) -> list[ImageJob]:
         raise InvalidRequest("an image request takes no further input")
@@ -95,9 +90,7 @@ class ImagePipeline:
         self._waiting.sort(key=lambda each: each.ticket.priority == "batch")  # stable: else in order of arrival
 
     def abort(self, request_id: str) -> None:
-        order = self._forget(request_id)
-        if order is not None:
-            self._totals.cancelled += order.left
+        self._forget(request_id)
 
     @property
     def busy(self) -> bool:
@@ -119,19 +112,10 @@ class ImagePipeline:
 
     def stats(self) -> Stats:
         running = len(self._queue) + len(self._latent)
-        gauges: dict[str, float] = {"image_batch_rows": self._cap.rows}
+        gauges: dict[GaugeSeries, float] = {IMAGE_BATCH_ROWS.series(): self._cap.rows}
         if self._family.checkpoint.device.type == "cuda":
-            gauges["device_bytes"] = torch.cuda.memory_reserved(self._family.checkpoint.device)
-        return Stats(
-            running=running,
-            waiting=sum(len(order.jobs) for order in self._waiting),
-            counters={
-                "images": self._totals.images,
-                "denoise_steps": self._totals.steps,
-                "cancelled": self._totals.cancelled,
-            },
-            gauges=gauges,
-        )
+            gauges[DEVICE_MEMORY.series()] = torch.cuda.memory_reserved(self._family.checkpoint.device)
+        return Stats(running, waiting=sum(len(order.jobs) for order in self._waiting), gauges=gauges)
 
     # --- the stages: None where there is nothing to do ----------------------------------------------------------------
 
@@ -202,7 +186,6 @@ class ImagePipeline:
         for job in stepped:
             if not job.order.gone:
                 events += self._after_step(job)
-        self._totals.steps += len(stepped)
         return StepResult(events, StepReport("denoise", sum(job.rows for job in batch), 0, seconds))
 
     def _max_rows(self, job: ImageJob) -> int:
@@ -272,7 +255,6 @@ class ImagePipeline:
                 continue
             events.append(_told(file))
             if file.number is None:
-                self._totals.images += 1
                 order.left -= 1
                 if order.left == 0:
                     events.append(order.done(monotonic()))

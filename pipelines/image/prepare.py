@@ -8,11 +8,11 @@ from models.diffusion.family import Family, Size
 from models.diffusion.noise import NoiseScheduler, UnknownScheduler
 from models.diffusion.text import PromptTooLong, Tokens
 from pipelines.base import InvalidRequest, Ticket
+from pipelines.effort import of_file
 from pipelines.image.job import BRIEF_STEPS, ImageJob, Order, Output, Source
 from pipelines.image.uploads import load_mask, load_picture
 from pipelines.image.validation import Settings, settle
 from pipelines.media.decoder import MediaDecoder
-from pipelines.messages.frames import Request
 from pipelines.messages.image import ImageOptions, ImageRequest
 
 
@@ -24,10 +24,8 @@ class Preparer:
         self._options = options
         self._media = MediaDecoder()
 
-    def prepare(self, ticket: Ticket, request: Request) -> list[ImageJob]:
+    def prepare(self, ticket: Ticket, request: ImageRequest) -> list[ImageJob]:
         """Raises InvalidRequest."""
-        if not isinstance(request, ImageRequest):
-            raise InvalidRequest("this model draws images; use /v1/images/generations", "model")
         settings = settle(request, self._family, self._options)
         prompt = self._tokenise(request.prompt, "prompt")
         negative = self._negative(request, settings)
@@ -85,3 +83,9 @@ class Preparer:
         except (ValueError, ArithmeticError, IndexError) as error:  # each has its own limits, and says so
             message = f"'num_inference_steps': this scheduler can't do {settings.steps} steps: {error}"
             raise InvalidRequest(message, "num_inference_steps") from None
+
+
+def effort(request: ImageRequest) -> int:
+    """How much there is to prepare, in the unit of `pipelines.effort`."""
+    files = sum(of_file(path) for path in (request.image, request.mask) if path is not None)
+    return len(request.prompt) + len(request.negative_prompt) + files

@@ -6,22 +6,24 @@
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
+
+from metrics.timeline import Timeline
+from pipelines.messages.base import Count, Item, Options, Request, Said
 
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
-class AudioOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AudioOptions(Options, frozen=True, kw_only=True):
     """The `[models.audio]` table of an audio model."""
 
     compute_type: str | None = None  # CTranslate2's; None: int8 on a CPU, float16 on a GPU
-    beam_size: int = 5
-    max_batch: int = 8  # windows decoded in one step
-    max_streams: int = 8  # live streams open at once
-    max_seconds: int = 2 * 3600  # decoded length of a file
-    max_buffer_seconds: int = 600  # audio that a live stream may hold uncommitted
+    beam_size: Count = 5
+    max_batch: Count = 8  # windows decoded in one step
+    max_streams: Count = 8  # live streams open at once
+    max_seconds: Count = 2 * 3600  # decoded length of a file
+    max_buffer_seconds: Count = 600  # audio that a live stream may hold uncommitted
     window: Literal["adaptive", "full"] = "adaptive"  # encode only what was spoken, or 30 s always
-    prepare_threads: int = 2
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -35,7 +37,7 @@ AudioTemperature = Annotated[float, Meta(ge=0, le=1)]
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-class TranscriptionRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="transcription"):
+class TranscriptionRequest(Request, frozen=True, kw_only=True, omit_defaults=True, tag="transcription"):
     """A file in the spool."""
 
     path: str
@@ -57,7 +59,7 @@ class TurnDetection(Struct, frozen=True, kw_only=True, omit_defaults=True):
     silence_duration_ms: SilenceMs = 500
 
 
-class StreamRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="speech_stream"):
+class StreamRequest(Request, frozen=True, kw_only=True, omit_defaults=True, tag="speech_stream"):
     """A live stream; it goes on until `End`."""
 
     encoding: Literal["pcm16", "pcmu", "pcma"] = "pcm16"  # little-endian | G.711 mu-law | G.711 A-law
@@ -68,36 +70,35 @@ class StreamRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     words: bool = False  # finals carry word times
 
 
-class Audio(Struct, frozen=True, tag="audio"):
+class Audio(Item, frozen=True, tag="audio"):
     """Mono samples in the stream's encoding, whole ones."""
 
     data: bytes
 
 
-class Commit(Struct, frozen=True, tag="commit"):
+class Commit(Item, frozen=True, tag="commit"):
     """End the turn, or make one of what has been sent."""
 
     event_id: str | None = None
 
 
-class Clear(Struct, frozen=True, tag="clear"):
+class Clear(Item, frozen=True, tag="clear"):
     """Forget what has not been committed."""
 
 
-class Configure(Struct, frozen=True, tag="configure"):
+class Configure(Item, frozen=True, tag="configure"):
     """From here on the stream is as this says. Answered by `Configured`, or by a `Refusal`: it stays as it was."""
 
     to: StreamRequest
     event_id: str | None = None
 
 
-class End(Struct, frozen=True, tag="end"):
+class End(Item, frozen=True, tag="end"):
     """Nothing more comes: finish what there is."""
 
 
 StreamItem = Audio | Commit | Clear | Configure | End
 
-encode_item = msgspec.msgpack.Encoder().encode
 decode_item = msgspec.msgpack.Decoder(StreamItem).decode
 
 # --- events of a file -------------------------------------------------------------------------------------------------
@@ -125,17 +126,18 @@ class Segment(Struct, frozen=True, array_like=True):
     words: list[Word] = []
 
 
-class Media(Struct, frozen=True, tag="media"):
+class Media(Said, frozen=True, tag="media"):
     """A file was decoded; the first event of its transcription."""
 
-    id: str
     seconds: float
 
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        timeline.media_seconds = self.seconds
 
-class Passage(Struct, frozen=True, tag="passage"):
+
+class Passage(Said, frozen=True, tag="passage"):
     """The text of one window. Windows come in the order of the file; their segments add up to its transcript."""
 
-    id: str
     segments: list[Segment]  # none where nothing was said
     until: float  # the file is transcribed up to here
     language: str
@@ -146,35 +148,31 @@ class Passage(Struct, frozen=True, tag="passage"):
 # Items are numbered from 0, in the order in which their speech began.
 
 
-class SpeechStarted(Struct, frozen=True, tag="speech_started"):
-    id: str
+class SpeechStarted(Said, frozen=True, tag="speech_started"):
     item: int
     at: float  # padding included
 
 
-class SpeechStopped(Struct, frozen=True, tag="speech_stopped"):
-    id: str
+class SpeechStopped(Said, frozen=True, tag="speech_stopped"):
     item: int
     at: float
 
 
-class Committed(Struct, frozen=True, tag="committed"):
-    id: str
+class Committed(Said, frozen=True, tag="committed"):
     item: int
 
 
-class Cleared(Struct, frozen=True, tag="cleared"):
-    id: str
+class Cleared(Said, frozen=True, tag="cleared"):
+    """What was not committed is forgotten."""
 
 
-class Configured(Struct, frozen=True, tag="configured"):
-    id: str
+class Configured(Said, frozen=True, tag="configured"):
+    """A `Configure` holds from here on."""
 
 
-class Partial(Struct, frozen=True, tag="partial"):
+class Partial(Said, frozen=True, tag="partial"):
     """More of an item. All `delta`s of an item, its final's included, add up to its transcript."""
 
-    id: str
     item: int
     delta: str  # words that will not change any more
     tentative: str  # words after them that may
@@ -183,40 +181,36 @@ class Partial(Struct, frozen=True, tag="partial"):
     latency: float | None = None  # for an item's first: seconds from the arrival of its first speech to now
 
 
-class Final(Struct, frozen=True, tag="final"):
-    id: str
+class Final(Said, frozen=True, tag="final"):
     item: int
     delta: str
     transcript: str
     start: float
     end: float
     seconds: float  # of audio
-    words: list[Word] = []
+    words: list[Word] = field(default_factory=list)
     latency: float | None = None  # seconds from the arrival of its last speech to now
 
 
-class ItemFailed(Struct, frozen=True, tag="item_failed"):
+class ItemFailed(Said, frozen=True, tag="item_failed"):
     """An item has no transcript; the stream goes on."""
 
-    id: str
     item: int
     message: str
 
 
-class Refusal(Struct, frozen=True, tag="refusal"):
+class Refusal(Said, frozen=True, tag="refusal"):
     """Something a client sent has no effect; the stream goes on."""
 
-    id: str
     code: str
     message: str
     event_id: str | None = None
     param: str | None = None  # of a `Configure`: the field of StreamRequest
 
 
-class Acknowledged(Struct, frozen=True, tag="acknowledged"):
+class Acknowledged(Said, frozen=True, tag="acknowledged"):
     """Flow control: so much audio has been taken in since the stream's start. Clients are not told."""
 
-    id: str
     seconds: float
 
 

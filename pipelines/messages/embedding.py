@@ -4,15 +4,16 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from pipelines.messages.base import Count, Options, Said
 from pipelines.messages.names import Named
 from pipelines.messages.text import StringPrompt, TokenPrompt
 
 
-class EmbeddingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EmbeddingOptions(Options, frozen=True, kw_only=True):
     """The `[models.embedding]` table of an embedding model."""
 
-    max_batch_tokens: int | None = None  # in one step, padding included; None: 1024, on a GPU 16384
-    max_wait_ms: float = 0.0  # what a step that is not full may wait for more inputs
+    max_batch_tokens: Count | None = None  # in one step, padding included; None: 1024, on a GPU 16384
+    max_wait_ms: Annotated[float, Meta(ge=0, le=1000)] = 0.0  # what a step that is not full may wait for more inputs
     dynamic_int8: bool = False  # with quantization = "int8": activations too, by one scale for the whole batch
 
 
@@ -50,17 +51,15 @@ class RerankRequest(Named, frozen=True, kw_only=True, omit_defaults=True, tag="r
     max_tokens_per_document: Size | None = None
 
 
-class Vectors(Struct, frozen=True, tag="vectors"):
+class Vectors(Said, frozen=True, tag="vectors"):
     """The vectors of some inputs of a request, as one step made them: `len(indices)` rows of little-endian float32."""
 
-    id: str
     indices: list[int]
     data: bytes
 
 
-class Scores(Struct, frozen=True, tag="scores"):
+class Scores(Said, frozen=True, tag="scores"):
     """Of all documents, in their order. Cross-encoders score in 0…1, cosines are in -1…1."""
 
-    id: str
     method: Literal["cross_encoder", "cosine"]
     scores: list[float]

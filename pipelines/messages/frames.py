@@ -1,20 +1,23 @@
-"""Frames between the gateway and a worker, both ways, and the typed requests that they carry.
+"""Frames between the gateway and a worker, both ways. What they carry of requests and events is of the worker's kind.
 
 Times in frames are durations in seconds since the worker received the request: nothing assumes one clock or one host.
 Every request that was opened ends with exactly one terminal event, `Done` or `Failed`; an `Abort` ends it with
 `Failed(code="cancelled")` unless another terminal event was already on its way.
 """
 
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from msgspec import Struct
 
+from metrics.metric import CounterSeries, GaugeSeries
 from pipelines.logs import LogOptions
-from pipelines.messages.audio import AudioEvent, AudioOptions, StreamRequest, TranscriptionRequest
-from pipelines.messages.embedding import EmbeddingOptions, EmbeddingRequest, RerankRequest, Scores, Vectors
-from pipelines.messages.image import ImageEvent, ImageOptions, ImageRequest
+from pipelines.messages.base import Options, Request, Said
 from pipelines.messages.sampling import SamplingDefaults
-from pipelines.messages.text import ChoiceDone, Delta, ProposerKind, TextOptions, TextRequest
+from pipelines.messages.text import ProposerKind
+
+O = TypeVar("O", bound=Options, covariant=True)  # noqa: E741 (options)
+R = TypeVar("R", bound=Request, covariant=True)
+S = TypeVar("S", bound=Said, covariant=True)
 
 Priority = Literal["interactive", "batch"]
 ErrorCode = Literal[
@@ -30,48 +33,34 @@ ErrorCode = Literal[
 # --- what a model is asked to run -------------------------------------------------------------------------------------
 
 
-class ModelSpec(Struct, frozen=True, kw_only=True):
+class ModelSpec(Struct, Generic[O], frozen=True, kw_only=True):
     """All that a worker needs to load its model."""
 
     name: str
-    kind: str  # text | embedding | audio | image
+    kind: str  # the name on its card
     pipeline: str  # "module:Class", imported in the worker only
     source: str  # "embedded:NAME" | a local path | "hf:repo@revision"
+    options: O
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     threads: int | None = None
     quantization: str | None = None  # None: as the files have it
     dtype: str | None = None
-    text: TextOptions = TextOptions()
-    embedding: EmbeddingOptions = EmbeddingOptions()
-    audio: AudioOptions = AudioOptions()
-    image: ImageOptions = ImageOptions()
-
-    @property
-    def prepare_threads(self) -> int:
-        if self.kind == "audio":
-            return self.audio.prepare_threads
-        return self.image.prepare_threads if self.kind == "image" else self.text.prepare_threads
-
-
-# --- requests ---------------------------------------------------------------------------------------------------------
-
-
-Request = TextRequest | EmbeddingRequest | RerankRequest | TranscriptionRequest | StreamRequest | ImageRequest
 
 
 # --- gateway to worker ------------------------------------------------------------------------------------------------
 
 
-class Load(Struct, frozen=True, tag="load"):
+class Load(Struct, Generic[O], frozen=True, tag="load"):
     """The first frame: what to load, and how to log."""
 
-    spec: ModelSpec
+    card: str  # "module:NAME" of the kind's declaration: what the frames after this one are made of
+    spec: ModelSpec[O]
     log: LogOptions = LogOptions()
 
 
-class Open(Struct, frozen=True, tag="open"):
+class Open(Struct, Generic[R], frozen=True, tag="open"):
     id: str
-    request: Request
+    request: R
     priority: Priority = "interactive"
     deadline: float | None = None  # seconds left
     tenant: str = ""  # whose it is: what the engine has is shared fairly between tenants
@@ -104,7 +93,7 @@ class Drain(Struct, frozen=True, tag="drain"):
     """Finish what is open, then exit with status 0. Nothing is opened after it."""
 
 
-ToWorker = Load | Open | Feed | Abort | Ping | Drain
+ToWorker = Open[Request] | Feed | Abort | Ping | Drain  # after the Load; requests are of the worker's kind
 
 # --- worker to gateway ------------------------------------------------------------------------------------------------
 
@@ -150,7 +139,6 @@ class Failed(Struct, frozen=True, tag="failed"):
     param: str | None = None
 
 
-Said = Delta | ChoiceDone | Vectors | Scores | AudioEvent | ImageEvent  # between Accepted and the end
 Event = Accepted | Said | Done | Failed
 
 
@@ -164,18 +152,18 @@ class StepReport(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True, tag="stats"):
-    """Once a second. `counters` are cumulative over this worker's life; names as in metrics/definitions.py."""
+    """Once a second. `counters` are cumulative over this worker's life; both are named by the kind's metrics."""
 
     running: int
     waiting: int
-    counters: dict[str, float] = {}
-    gauges: dict[str, float] = {}
+    counters: dict[CounterSeries, float] = {}
+    gauges: dict[GaugeSeries, float] = {}
 
 
-class Step(Struct, frozen=True, tag="step"):
+class Step(Struct, Generic[S], frozen=True, tag="step"):
     """All that one step (or one prepared request) has to say, in one write."""
 
-    events: list[Event]
+    events: list[Accepted | S | Done | Failed]
     report: StepReport | None = None
 
 
@@ -202,4 +190,4 @@ class Pong(Struct, frozen=True, tag="pong"):
     step_seconds: float  # age of the step that is running; 0 when none is
 
 
-FromWorker = Ready | LoadFailed | Step | Stats | Pong
+FromWorker = Ready | LoadFailed | Step[Said] | Stats | Pong  # what is said is of the worker's kind

@@ -2,42 +2,48 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
+
+from metrics.timeline import Timeline
+from pipelines.messages.base import Count, Options, Request, Said
 
 OutputFormat = Literal["png", "jpeg", "webp"]
 SchedulerName = Literal["ddim", "euler", "euler_a", "dpmpp_2m", "dpmpp_2m_karras", "unipc", "lcm", "flow_match_euler"]
 
 MAX_IMAGES = 10  # of one request
 MAX_PROMPT = 32_000  # characters: what is longer is not worth counting its tokens
-MAX_GUIDANCE = 100
 
 ImageCount = Annotated[int, Meta(ge=1, le=MAX_IMAGES)]
 ImagePrompt = Annotated[str, Meta(max_length=MAX_PROMPT)]
 EdgeLength = Annotated[int, Meta(ge=1, le=99_999)]  # pixels
 ImageSeed = Annotated[int, Meta(ge=0, le=2**53 - MAX_IMAGES)]  # that of each image is exact in every reader of JSON
 Steps = Annotated[int, Meta(ge=1)]
-Guidance = Annotated[float, Meta(ge=0, le=MAX_GUIDANCE)]
+Guidance = Annotated[float, Meta(ge=0, le=100)]
 Strength = Annotated[float, Meta(gt=0, le=1)]
 Previews = Annotated[int, Meta(ge=0, le=3)]
 Compression = Annotated[int, Meta(ge=0, le=100)]
 
 
-class ImageOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ImageOptions(Options, frozen=True, kw_only=True):
     """The `[models.image]` table of an image model. None: chosen at start from the model and the machine."""
 
-    max_batch: int | None = None  # rows of one denoiser call, unconditional ones included; None: found by measurement
-    max_images: int = 32  # images open at once
-    max_steps: int = 150  # of one image
-    max_pixels: int = 4_194_304  # of one image
-    default_steps: int | None = None  # None: as the model's card or family has it
-    default_guidance: float | None = None
-    prepare_threads: int = 2
+    max_batch: Count | None = None  # rows of one denoiser call, unconditional ones included; None: found by measurement
+    max_images: Count = 32  # images open at once
+    max_steps: Count = 150  # of one image
+    max_pixels: Count = 4_194_304  # of one image
+    default_steps: Count | None = None  # None: as the model's card or family has it
+    default_guidance: Guidance | None = None
+
+    def conflict(self) -> tuple[str, str] | None:
+        if self.default_steps is not None and self.default_steps > self.max_steps:
+            return "default_steps", f"is more than max_steps, {self.max_steps}"
+        return None
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-class ImageRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="image_generation"):
+class ImageRequest(Request, frozen=True, kw_only=True, omit_defaults=True, tag="image_generation"):
     """`n` images of one prompt; image k is what one image with `seed + k` would be. None: the model's default."""
 
     prompt: ImagePrompt
@@ -62,35 +68,41 @@ class ImageRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="i
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-class Picture(Struct, frozen=True, tag="picture"):
+class Picture(Said, frozen=True, tag="picture"):
     """A finished image, encoded in the format that was asked for."""
 
-    id: str
     index: int
     seed: int
     width: int
     height: int
     data: bytes
 
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        timeline.pictures += 1
 
-class Preview(Struct, frozen=True, tag="preview"):
+
+class Preview(Said, frozen=True, tag="preview"):
     """What an image looks like so far, at its full size, in the format that was asked for."""
 
-    id: str
     index: int
     number: int  # 0 … partial_images - 1
     width: int
     height: int
     data: bytes
 
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        timeline.first_preview = timeline.first_preview or received
 
-class Denoised(Struct, frozen=True, tag="denoised"):
+
+class Denoised(Said, frozen=True, tag="denoised"):
     """Step `step` of `steps` of an image is done. Told where the request asked for it."""
 
-    id: str
     index: int
     step: int  # 1 … steps
     steps: int
+
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        timeline.image_steps += 1
 
 
 ImageEvent = Picture | Preview | Denoised

@@ -17,6 +17,8 @@ RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=10)]  # logits are divided
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # the model's vocabulary is smaller, as its worker knows
 Bias = Annotated[float, Meta(ge=-100, le=100)]
+# A schema says of its keys that they are numbers.
+LogitBias = Annotated[dict[TokenId, Bias], Meta(extra_json_schema={"propertyNames": {"pattern": "^[0-9]+$"}})]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 TokenCount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 NewTokens = Annotated[int, Meta(ge=1, le=2**31 - 1)]  # where an answer of none makes no sense
@@ -52,7 +54,7 @@ class SamplingDefaults(Struct, frozen=True, kw_only=True):
 class SamplingFields(SamplingOptions, frozen=True, kw_only=True):
     """All settings that every text endpoint takes, by the names that they have everywhere. None: not said."""
 
-    logit_bias: dict[TokenId, Bias] | None = None
+    logit_bias: LogitBias | None = None
     seed: Seed | None = None
     max_tokens: TokenCount | None = None  # None: the rest of the context
     min_tokens: TokenCount | None = None  # generated tokens before EOS or a stop id may be chosen

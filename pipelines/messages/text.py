@@ -2,8 +2,10 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
+from metrics.timeline import Timeline
+from pipelines.messages.base import Count, Options, Said
 from pipelines.messages.names import Named
 from pipelines.messages.sampling import Sampling, SamplingOptions, TokenId
 
@@ -15,26 +17,36 @@ MAX_DRAFT = 32  # tokens of one draft
 DraftLength = Annotated[int, Meta(ge=1, le=MAX_DRAFT)]
 MAX_PROMPT_IDS = 2**20
 TokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_PROMPT_IDS)]
-
+Share = Annotated[float, Meta(gt=0, le=1)]
 ProposerKind = Literal["ngram", "draft"]  # of drafts: what followed the last tokens before, or a small model's words
 
 
-class TextOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TextOptions(Options, frozen=True, kw_only=True):
     """The `[models.text]` table of a text model. None: chosen at start from the model and the machine."""
 
-    max_model_len: int | None = None  # tokens a sequence may hold, prompt and output
-    max_num_seqs: int = 16  # sequences in one step
-    max_num_batched_tokens: int = 512  # tokens in one step: the cap on a prefill beside running decodes
-    kv_cache_tokens: int | None = None  # tokens in the KV pool, over all sequences
-    gpu_memory_fraction: float | None = None  # of a GPU's memory, for all that the model needs there; None: 0.9
+    max_model_len: Count | None = None  # tokens a sequence may hold, prompt and output
+    max_num_seqs: Count = 16  # sequences in one step
+    max_num_batched_tokens: Count = 512  # tokens in one step: the cap on a prefill beside running decodes
+    kv_cache_tokens: Count | None = None  # tokens in the KV pool, over all sequences
+    gpu_memory_fraction: Share | None = None  # of a GPU's memory, for all that the model needs there; None: 0.9
     cuda_graphs: bool | None = None  # decode steps as captured graphs; None: where they work
     prefix_cache: bool = True
     speculation: ProposerKind | None = None  # drafts of requests that don't say
     draft: str | None = None  # source of a small model with the same vocabulary, whose drafts can be asked for then
     max_draft: DraftLength = 8
     dense_prefill: bool | None = None  # keep a dense copy of quantised weights (None: without native kernels)
-    prepare_threads: int = 2
     sampling: SamplingOptions = SamplingOptions()
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.draft,) if self.draft else ()
+
+    def conflict(self) -> tuple[str, str] | None:
+        if self.speculation == "draft" and not self.draft:
+            return "draft", 'speculation = "draft" needs the source of a draft model'
+        if self.gpu_memory_fraction is not None and self.kv_cache_tokens is not None:
+            return "gpu_memory_fraction", "kv_cache_tokens says already how large the cache is: set one of the two"
+        return None
 
 
 class TextPart(Struct, frozen=True, tag="text"):
@@ -112,19 +124,25 @@ class TokenLogprob(Struct, frozen=True, array_like=True):
     top: list[TopLogprob] = []
 
 
-class Delta(Struct, frozen=True, tag="delta"):
+class Delta(Said, frozen=True, tag="delta"):
     """New text of one choice. `text` may be empty: the token is counted, its text is still held back."""
 
-    id: str
     index: int
     text: str
     tokens: int  # generated tokens that this delta counts for
     at: float  # when the step that made them ended
-    logprobs: list[TokenLogprob] = []
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        if self.tokens:
+            timeline.tokens.append((received, self.index, self.tokens))
 
 
-class ChoiceDone(Struct, frozen=True, tag="choice_done"):
-    id: str
+class ChoiceDone(Said, frozen=True, tag="choice_done"):
     index: int
     reason: FinishReason
     stop: str | int | None = None  # the stop string or stop id that ended it
+
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        if timeline.closed is None:  # else it is told already how the request ended
+            timeline.outcome = self.reason

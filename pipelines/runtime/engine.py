@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Generic
 
 from pipelines.base import Pipeline, StepFailed, StepResult, W
+from pipelines.messages.base import Request
 from pipelines.messages.frames import Abort, Accepted, Done, Drain, ErrorCode, Event, Failed, FromWorker, Step
 from pipelines.runtime.faults import device_is_lost
 from pipelines.runtime.inbox import Command, Inbox, OpenRequest, OpenRequests, Prepared, Refused
@@ -26,7 +27,7 @@ class Engine(Generic[W]):
 
     def __init__(
         self,
-        pipeline: Pipeline[W],
+        pipeline: Pipeline[Request, W],
         reader: Reader[W],
         inbox: Inbox[W],
         requests: OpenRequests,

@@ -11,7 +11,8 @@ from typing import Generic
 from msgspec import Struct
 
 from pipelines.base import Ticket, W
-from pipelines.messages.frames import Abort, Drain, ErrorCode, Request
+from pipelines.messages.base import Request
+from pipelines.messages.frames import Abort, Drain, ErrorCode
 
 
 @dataclass(slots=True, eq=False)

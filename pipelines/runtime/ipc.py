@@ -1,15 +1,38 @@
-"""Frames on a stream socket: a 4-byte little-endian length, then one MessagePack message of that many bytes."""
+"""Frames on a stream socket: a 4-byte little-endian length, then one MessagePack message of that many bytes.
+
+The first one, a Load, names the card of the worker's kind; that says what the others may carry.
+"""
 
 import re
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
+from msgspec import Struct
 
-from pipelines.messages.frames import FromWorker, Malformed, ToWorker
+from pipelines.kinds import KINDS, Kind, referenced
+from pipelines.logs import LogOptions
+from pipelines.messages.base import Options
+from pipelines.messages.frames import (
+    Abort,
+    Drain,
+    Feed,
+    FromWorker,
+    Load,
+    LoadFailed,
+    Malformed,
+    ModelSpec,
+    Open,
+    Ping,
+    Pong,
+    Ready,
+    Stats,
+    Step,
+    ToWorker,
+)
 
 HEADER = 4
 MAX_FRAME = 256 * 1024 * 1024  # bytes; uploads travel as paths, so more than this is a broken peer
@@ -18,6 +41,11 @@ RECEIVE = 256 * 1024  # bytes asked for in one read
 
 M = TypeVar("M")
 
+# Generics that are made concrete by a card, which no type checker reads.
+_LOAD: Any = Load
+_OPEN: Any = Open
+_STEP: Any = Step
+
 _encode_into = msgspec.msgpack.Encoder().encode_into
 
 
@@ -25,7 +53,7 @@ class FrameError(Exception):
     """The peer does not speak this protocol."""
 
 
-def encode_frame(message: ToWorker | FromWorker) -> bytearray:
+def encode_frame(message: Load[Options] | ToWorker | FromWorker) -> bytearray:
     """One frame, header included. Raises FrameError past MAX_FRAME."""
     frame = bytearray(HEADER)
     _encode_into(message, frame, HEADER)
@@ -94,8 +122,9 @@ class FrameReader(Generic[M]):
             start = body + length
 
 
-def to_worker_reader() -> FrameReader[ToWorker | Malformed]:
-    return FrameReader(msgspec.msgpack.Decoder(ToWorker), _malformed)
+def to_worker_reader(kind: Kind) -> FrameReader[ToWorker | Malformed]:
+    """Of what follows the Load."""
+    return FrameReader(msgspec.msgpack.Decoder(_OPEN[kind.requests] | Feed | Abort | Ping | Drain), _malformed)
 
 
 _opened = msgspec.msgpack.Decoder(Malformed)
@@ -114,17 +143,58 @@ def _malformed(body: bytes | memoryview, error: msgspec.ValidationError) -> Malf
     return Malformed(opened.id, f"{match['param']!r} is not valid: {match['what'].replace('`', '')}", match["param"])
 
 
-def from_worker_reader() -> FrameReader[FromWorker]:
-    return FrameReader(msgspec.msgpack.Decoder(FromWorker))
+def from_worker_reader(kind: Kind) -> FrameReader[FromWorker]:
+    return FrameReader(msgspec.msgpack.Decoder(Ready | LoadFailed | _STEP[kind.events] | Stats | Pong))
+
+
+def load_frame(spec: ModelSpec[Options], log: LogOptions | None = None) -> bytearray:
+    """The first frame for a worker."""
+    return encode_frame(Load(KINDS[spec.kind].card, spec, log or LogOptions()))
+
+
+class _Card(Struct, frozen=True, tag="load"):
+    """So much of a Load as says what the rest of it is."""
+
+    card: str
+
+
+def receive_load(sock: socket.socket) -> tuple[Kind, Load[Options]]:
+    """The first frame, which is waited for, and the card that it names. Raises EOFError, FrameError, OSError."""
+    length = int.from_bytes(_receive_exactly(sock, HEADER), "little")
+    if length > MAX_FRAME:
+        raise FrameError(f"a frame of {length} bytes is over the limit of {MAX_FRAME}")
+    body = _receive_exactly(sock, length)
+    try:
+        reference = msgspec.msgpack.decode(body, type=_Card).card
+        kind = referenced(reference)
+        if not isinstance(kind, Kind):
+            raise FrameError(f"{reference} is no card of a kind")
+        load: Load[Options] = msgspec.msgpack.decode(body, type=_LOAD[kind.options])
+    except msgspec.DecodeError as error:
+        raise FrameError(f"undecodable frame: {error}") from error
+    except (ImportError, AttributeError, ValueError) as error:
+        raise FrameError(f"there is no card {reference!r}: {error}") from error
+    return kind, load
+
+
+def _receive_exactly(sock: socket.socket, size: int) -> bytearray:
+    """Raises EOFError where the stream ends before."""
+    received = bytearray()
+    while len(received) < size:
+        data = sock.recv(size - len(received))
+        if not data:
+            raise EOFError
+        received += data
+    return received
 
 
 class WorkerChannel:
     """The worker's blocking end of the socket pair. One thread at a time receives; any thread sends."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, kind: Kind) -> None:
         sock.setblocking(True)
         self._socket = sock
-        self._reader = to_worker_reader()
+        self._reader = to_worker_reader(kind)
         self._space = memoryview(bytearray(RECEIVE))
         self._sending = threading.Lock()
         self._posted: deque[bytearray] = deque(maxlen=POSTED)

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Generic
 
 from pipelines.base import InvalidRequest, Pipeline, W
-from pipelines.effort import effort
+from pipelines.messages.base import Request
 from pipelines.runtime.backlog import Backlog
 from pipelines.runtime.inbox import Inbox, OpenRequest, Prepared, Refused
 
@@ -27,9 +27,9 @@ class PreparePool(Generic[W]):
     def __init__(self, inbox: Inbox[W]) -> None:
         self._inbox = inbox
         self._backlog = Backlog()
-        self._pipeline: Pipeline[W] | None = None
+        self._pipeline: Pipeline[Request, W] | None = None
 
-    def start(self, pipeline: Pipeline[W], size: int) -> None:
+    def start(self, pipeline: Pipeline[Request, W], size: int) -> None:
         """Requests put before this wait for it."""
         for number in range(size):
             large = number > 0 or size == 1
@@ -44,14 +44,14 @@ class PreparePool(Generic[W]):
         else:
             self._advance(pipeline, request)
 
-    def _run(self, pipeline: Pipeline[W], large: bool) -> None:
+    def _run(self, pipeline: Pipeline[Request, W], large: bool) -> None:
         # A thread's own niceness is Linux's; elsewhere it is the process's.
         if sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while True:
             self._advance(pipeline, self._backlog.take(large=large))
 
-    def _advance(self, pipeline: Pipeline[W], request: OpenRequest) -> None:
+    def _advance(self, pipeline: Pipeline[Request, W], request: OpenRequest) -> None:
         """Prepare one item; what else has come meanwhile is for the pool."""
         if not request.closed:
             outcome = _prepare(pipeline, request)
@@ -66,10 +66,11 @@ class PreparePool(Generic[W]):
         if isinstance(item, bytes):  # a stream may have been open for hours, its chunk waits from now on
             self._backlog.put(request, len(item), since=monotonic())
         else:
-            self._backlog.put(request, effort(item), since=request.ticket.received)
+            effort = self._pipeline.effort(item) if self._pipeline is not None else 0
+            self._backlog.put(request, effort, since=request.ticket.received)
 
 
-def _prepare(pipeline: Pipeline[W], request: OpenRequest) -> Prepared[W] | Refused:
+def _prepare(pipeline: Pipeline[Request, W], request: OpenRequest) -> Prepared[W] | Refused:
     ticket = request.ticket
     if ticket.deadline is not None and monotonic() >= ticket.deadline:
         return Refused(request, "deadline_exceeded", "the deadline passed before the request was prepared")

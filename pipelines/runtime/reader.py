@@ -9,7 +9,8 @@ from time import monotonic, sleep
 from typing import Generic, NoReturn
 
 from pipelines.base import Ticket, W
-from pipelines.messages.frames import Abort, Drain, Feed, Load, Malformed, Open, Ping, Pong, ToWorker
+from pipelines.messages.base import Request
+from pipelines.messages.frames import Abort, Drain, Feed, Malformed, Open, Ping, Pong, ToWorker
 from pipelines.runtime.inbox import Inbox, OpenRequest, OpenRequests, Refused
 from pipelines.runtime.ipc import FrameError, WorkerChannel
 from pipelines.runtime.prepare_pool import PreparePool
@@ -145,10 +146,8 @@ class Reader(Generic[W]):
             case Drain():
                 self._draining = True
                 self._inbox.put(message)
-            case Load():
-                raise FrameError("a second Load")
 
-    def _open(self, message: Open) -> None:
+    def _open(self, message: Open[Request]) -> None:
         received = monotonic()
         deadline = None if message.deadline is None else received + message.deadline
         request = self._opened(Ticket(message.id, message.priority, received, deadline, message.tenant))

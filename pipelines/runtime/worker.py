@@ -7,7 +7,6 @@ long as its socket: signals that a terminal or a service manager sends to the wh
 
 import argparse
 import gc
-import importlib
 import logging
 import os
 import signal
@@ -21,10 +20,12 @@ from msgspec.structs import replace
 from models.privacy import silence
 from pipelines import logs
 from pipelines.base import ModelError, Pipeline, Work
-from pipelines.messages.frames import Load, LoadFailed, ModelSpec, Ready
+from pipelines.kinds import referenced
+from pipelines.messages.base import Options, Request
+from pipelines.messages.frames import LoadFailed, ModelSpec, Ready
 from pipelines.runtime.engine import Engine
 from pipelines.runtime.inbox import Inbox, OpenRequests
-from pipelines.runtime.ipc import WorkerChannel
+from pipelines.runtime.ipc import WorkerChannel, receive_load
 from pipelines.runtime.prepare_pool import PreparePool
 from pipelines.runtime.reader import Reader, StepClock
 
@@ -42,13 +43,12 @@ EXIT_LOAD_FAILED = 3
 EXIT_ORPHANED = 4  # the gateway is gone
 
 
-def import_pipeline(path: str) -> type[Pipeline[Work]]:
+def import_pipeline(path: str) -> type[Pipeline[Request, Work]]:
     """The class at "module:Class". Raises ModelError where there is none."""
-    module_name, _, class_name = path.partition(":")
     try:
-        pipeline: type[Pipeline[Work]] = getattr(importlib.import_module(module_name), class_name)
+        pipeline: type[Pipeline[Request, Work]] = referenced(path)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == module_name.partition(".")[0]:
+        if error.name is None or error.name.partition(".")[0] == path.partition(".")[0]:
             raise ModelError(f"there is no pipeline {path!r}: {error}") from error
         raise  # a library that it imports
     except (ImportError, AttributeError, ValueError) as error:
@@ -56,7 +56,7 @@ def import_pipeline(path: str) -> type[Pipeline[Work]]:
     return pipeline
 
 
-def load(spec: ModelSpec) -> tuple[Pipeline[Work], Ready]:
+def load(spec: ModelSpec[Options]) -> tuple[Pipeline[Request, Work], Ready]:
     """Import and load, timed. Raises ModelError, and whatever else loading raises."""
     started = monotonic()
     try:
@@ -69,26 +69,21 @@ def load(spec: ModelSpec) -> tuple[Pipeline[Work], Ready]:
     return pipeline, replace(ready, load_seconds=monotonic() - started)
 
 
-def serve(channel: WorkerChannel) -> int:
+def serve(sock: socket.socket) -> int:
     """The worker's whole life; its exit status."""
     try:
-        while not (messages := channel.receive()):
-            pass
+        kind, first = receive_load(sock)
     except EOFError:
         return EXIT_CRASHED
-    load_first, *rest = messages
-    if not isinstance(load_first, Load):
-        return EXIT_CRASHED
-    spec = load_first.spec
-    logs.configure(load_first.log, spec.name)
+    spec = first.spec
+    logs.configure(first.log, spec.name)
+    channel = WorkerChannel(sock, kind)
 
     requests: OpenRequests = {}
     clock = StepClock()
     inbox: Inbox[Work] = Inbox()
     pool = PreparePool(inbox)
     reader = Reader(channel, requests, pool, inbox, clock)
-    for message in rest:
-        reader.handle(message)
     reader.start()
     try:
         pipeline, ready = load(spec)
@@ -101,7 +96,7 @@ def serve(channel: WorkerChannel) -> int:
         channel.send(LoadFailed(f"{describe(error)} while it loaded the model"))
         return EXIT_LOAD_FAILED
 
-    pool.start(pipeline, spec.prepare_threads)
+    pool.start(pipeline, spec.options.prepare_threads)
     channel.send(ready)
     Engine(pipeline, reader, inbox, requests, channel, clock).run()
     return EXIT_DRAINED
@@ -124,7 +119,7 @@ def main() -> NoReturn:
     sys.setswitchinterval(SWITCH_INTERVAL)
     os.set_inheritable(descriptor, False)
     try:
-        status = serve(WorkerChannel(socket.socket(fileno=descriptor)))
+        status = serve(socket.socket(fileno=descriptor))
     except (BrokenPipeError, ConnectionResetError):
         status = EXIT_ORPHANED
     except Exception:

@@ -3,6 +3,9 @@
 from collections.abc import Sequence as Rows
 from time import monotonic
 
+from metrics.definitions import text as metrics
+from metrics.definitions.common import DEVICE_MEMORY
+from metrics.metric import GaugeSeries
 from models.decoder.batch import CausalDecoder
 from models.decoder.loading import LoadedModel, load_decoder
 from models.decoder.native.library import library
@@ -10,7 +13,7 @@ from models.device import multiplies_bf16
 from models.errors import ModelLoadError
 from models.files.source import resolve
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket, non_finite
-from pipelines.messages.frames import Event, Failed, ModelSpec, Ready, Request, Stats, StepReport
+from pipelines.messages.frames import Event, Failed, ModelSpec, Ready, Stats, StepReport
 from pipelines.messages.text import ProposerKind, TextOptions, TextRequest
 from pipelines.text.cache.block_manager import BlockManager
 from pipelines.text.cache.memory import (
@@ -26,6 +29,7 @@ from pipelines.text.drafts.ngram import NgramProposer
 from pipelines.text.plan import Plan
 from pipelines.text.postprocess import Postprocessor
 from pipelines.text.prompt.chat_template import ChatTemplate
+from pipelines.text.prompt.effort import effort
 from pipelines.text.prompt.prepare import Preparer
 from pipelines.text.prompt.vocabulary import Vocabulary
 from pipelines.text.results import Failure, Result, read_logits
@@ -78,16 +82,16 @@ class TextPipeline:
         self._unchecked = False  # whether sequences have run since the blocks were last verified
 
     @classmethod
-    def load(cls, spec: ModelSpec) -> "tuple[TextPipeline, Ready]":
+    def load(cls, spec: ModelSpec[TextOptions]) -> "tuple[TextPipeline, Ready]":
         try:
             model = _load(spec.source, spec)
         except ModelLoadError as error:
             raise ModelError(str(error)) from error
         try:
-            draft = _load(spec.text.draft, spec) if spec.text.draft else None
+            draft = _load(spec.options.draft, spec) if spec.options.draft else None
         except ModelLoadError as error:
             raise ModelError(f"text.draft: {error}") from error
-        pipeline = cls(model, spec.text, draft, spec.source)
+        pipeline = cls(model, spec.options, draft, spec.source)
         return pipeline, pipeline.ready()
 
     def ready(self) -> Ready:
@@ -108,15 +112,16 @@ class TextPipeline:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def prepare(self, ticket: Ticket, request: Request) -> list[Sequence]:
-        if not isinstance(request, TextRequest):
-            raise InvalidRequest("this model generates text", "model")
+    def prepare(self, ticket: Ticket, request: TextRequest) -> list[Sequence]:
         sequences = self._preparer.prepare(ticket, request)
         sequences[0].group.prepared = monotonic()
         return sequences
 
-    def brief(self, request: Request) -> bool:
-        return isinstance(request, TextRequest) and self._preparer.brief(request)
+    def brief(self, request: TextRequest) -> bool:
+        return self._preparer.brief(request)
+
+    def effort(self, request: TextRequest) -> int:
+        return effort(request)
 
     def feed(self, ticket: Ticket, data: bytes) -> list[Sequence]:
         raise InvalidRequest("a text request takes no further input")
@@ -190,21 +195,21 @@ class TextPipeline:
             scheduler.check()
             self._speculation.check()
             self._unchecked = False
-        gauges: dict[str, float] = {
-            "kv_blocks": blocks.num_blocks,
-            "kv_blocks_used": blocks.num_used,
-            "kv_blocks_cached": blocks.num_cached,
+        gauges: dict[GaugeSeries, float] = {
+            metrics.KV_BLOCKS.series(): blocks.num_blocks,
+            metrics.KV_BLOCKS_USED.series(): blocks.num_used,
+            metrics.KV_BLOCKS_CACHED.series(): blocks.num_cached,
             **self._speculation.gauges(),
         }
         if self._decoder.gpu is not None:
-            gauges["device_bytes"] = reserved_bytes(self._decoder.gpu)
+            gauges[DEVICE_MEMORY.series()] = reserved_bytes(self._decoder.gpu)
         return Stats(
             scheduler.num_running,
             scheduler.num_waiting,
             counters={
-                "prefix_query_tokens": scheduler.prefix_query_tokens,
-                "prefix_hit_tokens": scheduler.prefix_hit_tokens,
-                "preemptions": scheduler.num_preemptions,
+                metrics.PREFIX_QUERY_TOKENS.series(): scheduler.prefix_query_tokens,
+                metrics.PREFIX_HIT_TOKENS.series(): scheduler.prefix_hit_tokens,
+                metrics.PREEMPTIONS.series(): scheduler.num_preemptions,
                 **self._speculation.counters(),
             },
             gauges=gauges,
@@ -217,10 +222,10 @@ def _failed(id: str, failure: Failure) -> Failed:
     return non_finite(id)
 
 
-def _load(source: str, spec: ModelSpec) -> LoadedModel:
+def _load(source: str, spec: ModelSpec[TextOptions]) -> LoadedModel:
     """Raises ModelLoadError."""
     path = resolve(source)
-    dense = spec.text.dense_prefill
+    dense = spec.options.dense_prefill
     # The native library multiplies quantised weights faster than torch multiplies dense ones.
     if dense is None and (library() or not dense_prefill_fits(path, available_bytes(), multiplies_bf16())):
         dense = False

@@ -16,6 +16,8 @@ from math import inf
 from time import perf_counter
 from typing import Protocol
 
+from metrics.definitions import text as metrics
+from metrics.metric import CounterSeries, GaugeSeries
 from pipelines.messages.text import ProposerKind
 from pipelines.text.sequence import Sequence
 from pipelines.text.step_cost import StepCost
@@ -51,9 +53,7 @@ class Proposer(Protocol):
         """Forget a sequence, which has ended or been put back. Idempotent."""
         ...
 
-    def gauges(self) -> dict[str, float]:
-        """By their names in the metrics' definitions."""
-        ...
+    def gauges(self) -> dict[GaugeSeries, float]: ...
 
     def check(self) -> None:
         """Verify its own invariants, when no sequence is left. Raises RuntimeError."""
@@ -74,24 +74,17 @@ class DraftTotals:
         self.drafted += drafted
         self.accepted.update(range(accepted))
 
-    def counters(self, kind: ProposerKind) -> dict[str, float]:
-        """By their names in the metrics' definitions; empty before the first draft."""
+    def counters(self, kind: ProposerKind) -> dict[CounterSeries, float]:
+        """Empty before the first draft."""
         if not self.drafts:
             return {}
-        totals = {
-            "drafts": self.drafts,
-            "drafted_tokens": self.drafted,
-            "accepted_tokens": self.accepted.total(),
-            "draft_seconds": self.seconds,
-            **{f"accepted_at:{position}": count for position, count in self.accepted.items()},
+        return {
+            metrics.DRAFTS.series(kind): self.drafts,
+            metrics.DRAFTED.series(kind): self.drafted,
+            metrics.ACCEPTED.series(kind): self.accepted.total(),
+            metrics.DRAFT_SECONDS.series(kind): self.seconds,
+            **{metrics.ACCEPTED_AT.series(kind, position): count for position, count in self.accepted.items()},
         }
-        return {_labelled(name, kind): value for name, value in totals.items()}
-
-
-def _labelled(name: str, kind: ProposerKind) -> str:
-    """accepted_at:3 -> accepted_at:draft:3"""
-    metric, colon, position = name.partition(":")
-    return f"{metric}:{kind}{colon}{position}"
 
 
 class Speculation:
@@ -162,10 +155,10 @@ class Speculation:
             sequence.drafting.take((), 0)
             self._proposers[sequence.drafting.kind].release(sequence)
 
-    def counters(self) -> dict[str, float]:
+    def counters(self) -> dict[CounterSeries, float]:
         return {name: value for kind, totals in self._totals.items() for name, value in totals.counters(kind).items()}
 
-    def gauges(self) -> dict[str, float]:
+    def gauges(self) -> dict[GaugeSeries, float]:
         return {name: value for proposer in self._proposers.values() for name, value in proposer.gauges().items()}
 
     def check(self) -> None:

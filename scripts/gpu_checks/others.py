@@ -10,11 +10,18 @@ def image(context: Context) -> Result:
     from pipelines.base import Ticket
     from pipelines.image.pipeline import ImagePipeline
     from pipelines.messages.frames import Failed, ModelSpec
-    from pipelines.messages.image import ImageRequest, Picture
+    from pipelines.messages.image import ImageOptions, ImageRequest, Picture
     from tests.pipelines.image.checkpoints import stable_diffusion
 
     folder = stable_diffusion(context.folder / "sd")
-    spec = ModelSpec(name="tiny", kind="image", pipeline="", source=str(folder), device=str(context.device))
+    spec = ModelSpec(
+        name="tiny",
+        kind="image",
+        pipeline="",
+        source=str(folder),
+        options=ImageOptions(),
+        device=str(context.device),
+    )
     pipeline, ready = ImagePipeline.load(spec)
     for id, seed in (("first", 1), ("second", 2)):
         request = ImageRequest(prompt="a red cat", seed=seed, steps=2, guidance_scale=4.0)

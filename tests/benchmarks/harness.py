@@ -158,18 +158,26 @@ class Bench:
         server.wait()
         return server
 
-    def spec(self) -> ModelSpec:
+    def spec(self) -> ModelSpec[TextOptions]:
         """The embedded text model."""
         return ModelSpec(
             name=MODEL,
             kind="text",
             pipeline="pipelines.text.pipeline:TextPipeline",
             source=str(model_file()),
+            options=TextOptions(),
             threads=self.threads,
         )
 
-    def _fake(self) -> ModelSpec:
-        return ModelSpec(name=FAKE, kind="text", pipeline="tests.fakes:FakePipeline", source="fake:", threads=1)
+    def _fake(self) -> ModelSpec[TextOptions]:
+        return ModelSpec(
+            name=FAKE,
+            kind="text",
+            pipeline="tests.fakes:FakePipeline",
+            source="fake:",
+            options=TextOptions(),
+            threads=1,
+        )
 
     def close(self) -> None:
         for process in self._processes.values():

@@ -9,6 +9,7 @@ from gateway.backends.base import Call, State
 from gateway.backends.worker import WorkerBackend
 from metrics.registry import Registry
 from metrics.timeline import Timeline
+from pipelines.kinds import metrics_by_kind
 from pipelines.messages.frames import Done, Failed, ModelSpec
 from pipelines.messages.text import Delta, Sampling, TextRequest, TokenPrompt
 from tests.benchmarks import client, llama_environment
@@ -76,7 +77,7 @@ def _start(bench: Bench, python: str, arguments: tuple[str, ...]) -> Iterator[Fi
 
 async def _first_token(spec: ModelSpec, prompt: list[int]) -> float:
     """Seconds from starting a worker to its first token."""
-    backend = WorkerBackend(spec, registry=Registry())
+    backend = WorkerBackend(spec, registry=Registry(metrics_by_kind()))
     changed = asyncio.Event()
     backend.subscribe(changed.set)
     start = monotonic()

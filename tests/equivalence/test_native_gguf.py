@@ -133,7 +133,7 @@ from pipelines.base import Ticket
 from pipelines.messages.frames import ModelSpec
 from pipelines.messages.text import Sampling, StringPrompt, TextOptions, TextRequest
 from pipelines.text.pipeline import TextPipeline
-spec = ModelSpec(name="m", kind="text", pipeline="", source=sys.argv[1], text=TextOptions(dense_prefill=False))
+spec = ModelSpec(name="m", kind="text", pipeline="", source=sys.argv[1], options=TextOptions(dense_prefill=False))
 pipeline, _ = TextPipeline.load(spec)
 sampling = Sampling(max_tokens=4, temperature=0.7)
 request = TextRequest(prompts=[StringPrompt("The capital of France is")], sampling=sampling)

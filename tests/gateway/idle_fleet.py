@@ -12,6 +12,7 @@ from gateway.config.environment import digest
 from gateway.config.settings import KeySettings, ModelSettings, ServerSettings, Settings
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
+from pipelines.kinds import metrics_by_kind
 from pipelines.messages.frames import Ready
 from pipelines.messages.sampling import SamplingDefaults
 from tests.declared import declared
@@ -57,7 +58,7 @@ def make_settings(tmp_path: Path, *, key: str | None = None, **server: object) -
 
 
 def make_app(settings: Settings) -> tuple[Litestar, IdleFleet]:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     fleet = IdleFleet(settings, registry)
     return create_app(settings, fleet, registry), fleet
 

@@ -14,6 +14,7 @@ from gateway.requests.admission import Admission
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
 from metrics.timeline import Intervals, Timeline
+from pipelines.kinds import metrics_by_kind
 from tests.gateway.scripted import SETTINGS, ScriptedBackend, ScriptedFleet
 from tests.servers import Gateway, gateway
 
@@ -25,7 +26,7 @@ class RecordingRegistry(Registry):
     """Remembers the timelines it was handed."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(metrics_by_kind())
         self.closed: list[Timeline] = []
         self.refused: list[str] = []
 

@@ -28,7 +28,7 @@ def audio_settings(spool: Path) -> Settings:
                 aliases=["whisper-1"],
                 kind="audio",
                 pipeline="pipelines.audio.pipeline:AudioPipeline",
-                audio=AudioOptions(max_streams=STREAMS, max_seconds=1200, max_buffer_seconds=30),
+                options=AudioOptions(max_streams=STREAMS, max_seconds=1200, max_buffer_seconds=30),
             )
         ],
     )

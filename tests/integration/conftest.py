@@ -28,7 +28,7 @@ def fake_model(name: str, slots: int, **options: Any) -> ModelSettings:
         source="fake:",
         kind="text",
         pipeline="tests.fakes:FakePipeline",
-        text=TextOptions(max_num_seqs=slots),
+        options=TextOptions(max_num_seqs=slots),
         **options,
     )
 

@@ -108,7 +108,7 @@ def test_a_draft_model_that_can_not_be_one_stops_the_start(folder: Path, draft: 
         pipeline="pipelines.text.pipeline:TextPipeline",
         source=str(folder / "model"),
         threads=1,
-        text=TextOptions(speculation="draft", draft=str(folder / draft), kv_cache_tokens=1024),
+        options=TextOptions(speculation="draft", draft=str(folder / draft), kv_cache_tokens=1024),
     )
     with pytest.raises(ModelError, match=rf"text\.draft.*{reason}"):
         TextPipeline.load(spec)

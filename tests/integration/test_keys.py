@@ -10,6 +10,7 @@ from gateway.app import create_app
 from gateway.config.settings import KeySettings, ServerSettings, Settings
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
+from pipelines.kinds import metrics_by_kind
 from tests.integration.conftest import fake_model
 from tests.servers import gateway_thread
 
@@ -34,7 +35,7 @@ def client(settings: Settings) -> Iterator[httpx.Client]:
 
 def routes(settings: Settings) -> list[tuple[str, str]]:
     """Every (method, path) of the application."""
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     app = create_app(settings, Fleet(settings, registry), registry)
     return sorted(
         (method, route.path.replace("{model:path}", "one").replace("{path:str}", "x"))

@@ -3,11 +3,12 @@ from litestar.testing import create_test_client
 
 from gateway.api.metrics import MetricsController
 from metrics.registry import Registry
+from pipelines.kinds import metrics_by_kind
 from tests.metrics.factories import timeline
 
 
 def test_both_endpoints_read_the_injected_registry() -> None:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     registry.request("smol", "text", timeline())
     provide = {"registry": Provide(lambda: registry, sync_to_thread=False)}
     with create_test_client(MetricsController, dependencies=provide) as client:

@@ -3,9 +3,10 @@ from bisect import bisect_left
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from metrics import definitions as d
-from metrics.metric import MAX_LABEL_VALUES
+from metrics.definitions import common, text
+from metrics.metric import MAX_LABEL_VALUES, ROWS
 from metrics.registry import Registry
+from pipelines.kinds import metrics_by_kind
 from tests.metrics.factories import rejected, timeline
 from tests.metrics.test_percentiles import Clock
 
@@ -30,18 +31,19 @@ def stats(registry: Registry, worker_id: str, hits: float = 0, running: int = 0,
 
 
 def test_every_definition_is_rendered() -> None:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     registry.request(*M, timeline())
     body, content_type = registry.render()
     families = {family.name: family for family in text_string_to_metric_families(body.decode())}
-    assert set(families) == {metric.name.removesuffix("_total") for metric in d.METRICS}
-    assert all(families[metric.name.removesuffix("_total")].documentation == metric.document for metric in d.METRICS)
+    every = [*common.METRICS, *(metric for metrics in metrics_by_kind().values() for metric in metrics)]
+    assert set(families) == {metric.name.removesuffix("_total") for metric in every}
+    assert all(families[metric.name.removesuffix("_total")].documentation == metric.document for metric in every)
     assert content_type.startswith("text/plain")
     assert registry.render("application/openmetrics-text; version=1.0.0")[0].endswith(b"# EOF\n")
 
 
 def test_a_request_is_observed_once_in_each_histogram() -> None:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     registry.request(*M, timeline(cached_tokens=4))
     found = samples(registry)
     for name in ("admission_wait", "queue", "prepare", "e2e", "overhead", "ttft", "tpot", "prefill", "decode"):
@@ -54,7 +56,7 @@ def test_a_request_is_observed_once_in_each_histogram() -> None:
 
 def test_counts_follow_the_definitions() -> None:
     """Five finished, two of three choices, two cancelled (one before a token), one failed, one refused."""
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     three = [(10.5, 0, 1), (10.5, 1, 1), (10.5, 2, 1), (10.6, 0, 1), (10.6, 1, 1), (10.6, 2, 1)]
     requests = [*(timeline() for _ in range(5)), *(timeline(tokens=three) for _ in range(2))]
     requests += [
@@ -80,19 +82,19 @@ def test_counts_follow_the_definitions() -> None:
 
 
 def test_histograms_are_exact_for_one_value_and_for_many() -> None:
-    bounds = d.ITL.buckets
+    bounds = text.ITL.buckets
     values = [0.0001, 0.0005, 0.00051, 0.01, 0.049, 0.05, 4.9, 5.0, 9.0]
     expected = [sum(bisect_left(bounds, value) <= index for value in values) for index in range(len(bounds) + 1)]
     for groups in ([tuple(values)], values):
-        registry = Registry()
+        registry = Registry(metrics_by_kind())
         series = registry._of(*M)
         for group in groups:
-            series.observe(d.ITL, group)
-        assert [count for _, count in series.distributions[d.ITL, ""].cumulative()] == expected
+            series.observe(text.ITL, group)
+        assert [count for _, count in series.distributions[text.ITL, ""].cumulative()] == expected
 
 
 def test_counters_of_workers_survive_a_restart() -> None:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     stats(registry, "0:1", hits=5)
     stats(registry, "0:1", hits=8)
     registry.worker_gone(*M, "0:1")
@@ -105,7 +107,7 @@ def test_counters_of_workers_survive_a_restart() -> None:
 
 
 def test_gauges_add_up_over_workers_and_go_with_them() -> None:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     registry.admission(*M, lambda: (32, 5, 2))
     stats(registry, "0:1", running=3, used=7)
     stats(registry, "1:1", running=2, used=4)
@@ -120,7 +122,7 @@ def test_gauges_add_up_over_workers_and_go_with_them() -> None:
 
 
 def test_no_gauge_outlives_the_last_live_replica() -> None:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     registry.worker_state(*M, "0", "ready")
     registry.worker_state(*M, "1", "ready")
     stats(registry, "0:1", running=3)
@@ -132,19 +134,33 @@ def test_no_gauge_outlives_the_last_live_replica() -> None:
     assert (found["gateway_workers", "ready"], found["gateway_workers", "failed"]) == (0, 1)
 
 
-def test_labels_are_bounded_and_unknown_names_ignored() -> None:
-    registry = Registry()
+def test_labels_are_bounded() -> None:
+    registry = Registry(metrics_by_kind())
     for number in range(100):
         registry.rejected(*M, f"reason {number}")
-    registry.stats(*M, 0, 0, {"nonsense": 1}, {"nonsense": 1}, "0:1")
     found = samples(registry)
     reasons = {key[1]: value for key, value in found.items() if key[0] == "gateway_rejections_total"}
     assert len(reasons) == MAX_LABEL_VALUES + 1
     assert reasons["other"] == 100 - MAX_LABEL_VALUES
 
 
+def test_what_no_worker_metric_of_the_kind_is_is_complained_of_once(unknown_series: list[str]) -> None:
+    registry = Registry(metrics_by_kind())
+    told = [
+        {"nonsense": 1.0},  # nowhere
+        {"generated_tokens": 1.0},  # counted in the gateway
+        {"embedding_tokens": 1.0},  # of another kind
+    ]
+    for counters in (*told, *told):
+        registry.stats(*M, 0, 0, counters, counters, "0:1")
+    assert [name for name in ("nonsense", "generated_tokens", "embedding_tokens") if name in str(unknown_series)]
+    assert len(unknown_series) == 3
+    assert samples(registry)["gateway_generated_tokens_total",] == 0
+    unknown_series.clear()
+
+
 def test_labels_of_a_metric_that_has_two() -> None:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     counters = {"accepted_at:ngram:2": 4, "accepted_at:draft:2": 3, "accepted_at:draft:0": 5, "drafts:draft": 9}
     registry.stats(*M, 0, 0, counters, {}, "0:1")
     found = samples(registry)  # (position, proposer): labels are sorted
@@ -159,7 +175,7 @@ def test_labels_of_a_metric_that_has_two() -> None:
 
 
 def test_steps_by_kind() -> None:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     registry.step(*M, "decode", 4, 4, 0.006)
     registry.step(*M, "decode", 2, 2, 0.004)
     found = samples(registry)
@@ -168,7 +184,7 @@ def test_steps_by_kind() -> None:
 
 
 def test_another_pipeline_has_the_common_metrics_only() -> None:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     registry.request("fake", "other", timeline())
     names = {name for name, *_ in samples(registry)}
     assert "gateway_e2e_seconds_count" in names
@@ -177,7 +193,7 @@ def test_another_pipeline_has_the_common_metrics_only() -> None:
 
 def test_snapshot() -> None:
     clock = Clock()
-    registry = Registry(clock)
+    registry = Registry(metrics_by_kind(), clock)
     registry.set_slo("smol", {"ttft_ms": 400.0, "itl_ms": None})
     registry.worker_state(*M, "0", "ready")
     registry.request(*M, timeline())
@@ -202,19 +218,19 @@ def test_snapshot() -> None:
 
 
 def test_denoising_steps_are_told_by_their_rows() -> None:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     for rows in range(1, 41):
         registry.step("painter", "image", "denoise", rows, 0, 0.1)
     registry.step("painter", "image", "decode", 1, 0, 0.1)
     found = samples(registry)
-    counts = {label: found["gateway_image_step_seconds_count", label] for label in d.ROWS}
+    counts = {label: found["gateway_image_step_seconds_count", label] for label in ROWS}
     assert counts == {"1": 1, "2": 1, "3-4": 2, "5-8": 4, "9-16": 8, "17-32": 16, "33+": 8}
     assert found["gateway_step_seconds_count", "denoise"] == 40
     assert found["gateway_step_rows_total", "denoise"] == sum(range(1, 41))
 
 
 def test_images_are_counted_when_their_request_is_closed() -> None:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     drawn = timeline(tokens=[], images=3, pictures=3, image_steps=30, first_preview=10.4)
     left = timeline("client_left", tokens=[], images=4, pictures=1, image_steps=12)
     for each in (drawn, left, timeline("internal_error", tokens=[], images=2, image_steps=1)):

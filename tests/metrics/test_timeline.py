@@ -1,7 +1,9 @@
 import pytest
 
-from metrics import definitions
+from metrics.definitions import common
+from metrics.metric import Histogram
 from metrics.timeline import Intervals, Timeline, intervals, phases
+from pipelines.kinds import metrics_by_kind
 from tests.metrics.factories import rejected, timeline
 
 
@@ -98,9 +100,11 @@ def test_phases_add_up_to_the_total_but_for_the_gateway_s_own() -> None:
 
 def test_every_interval_is_defined() -> None:
     derived = dict(intervals(timeline(first_preview=10.3)).samples())
-    assert set(derived) <= set(definitions.INTERVALS)
+    every = [*common.METRICS, *(metric for metrics in metrics_by_kind().values() for metric in metrics)]
+    histograms = {metric.key.removesuffix("_seconds") for metric in every if isinstance(metric, Histogram)}
+    assert set(derived) <= histograms
     others = {"step", "image_step", "first_partial", "final_latency"}  # of no one request
-    assert set(definitions.INTERVALS) == set(derived) | others
+    assert histograms == set(derived) | others
 
 
 def test_what_comes_of_images_is_counted() -> None:

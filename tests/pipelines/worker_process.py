@@ -7,14 +7,15 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pipelines.messages.audio import Audio, End, encode_item
+from pipelines.kinds import KINDS
+from pipelines.messages.audio import Audio, End
+from pipelines.messages.base import Options, encode_item
 from pipelines.messages.frames import (
     Done,
     Event,
     Failed,
     Feed,
     FromWorker,
-    Load,
     ModelSpec,
     Open,
     Ready,
@@ -22,14 +23,14 @@ from pipelines.messages.frames import (
     ToWorker,
 )
 from pipelines.messages.text import Delta, StringPrompt, TextRequest
-from pipelines.runtime.ipc import encode_frame, from_worker_reader
+from pipelines.runtime.ipc import encode_frame, from_worker_reader, load_frame
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 90.0  # seconds; a test that waits this long has failed
 
 
 class Worker:
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec[Options]) -> None:
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(PATIENCE)
         with theirs:
@@ -38,9 +39,9 @@ class Worker:
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
             )
-        self._reader = from_worker_reader()
+        self._reader = from_worker_reader(KINDS[spec.kind])
         self._unread: list[FromWorker] = []
-        self.send(Load(spec))
+        self.socket.sendall(load_frame(spec))
 
     def __enter__(self) -> "Worker":
         return self

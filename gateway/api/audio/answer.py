@@ -10,7 +10,8 @@ from models.whisper.languages import LANGUAGES
 from pipelines.audio.files.formats import srt, text_of, vtt
 from pipelines.messages import audio as messages
 from pipelines.messages.audio import Media, Passage
-from pipelines.messages.frames import Done, Said
+from pipelines.messages.base import Said
+from pipelines.messages.frames import Done
 
 TEXT = b"text/plain; charset=utf-8"
 JSON = b"application/json"

@@ -1,12 +1,13 @@
 """`POST /v1/audio/transcriptions` and `/translations`: the form."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct, ValidationError
 
 from gateway.api.forms import single
+from gateway.api.texts import NOT_EMPTY
 from gateway.errors import ApiError, bad_request, validation_error
 from pipelines.messages.audio import AudioTemperature, PaddingMs, SilenceMs, SpeechThreshold, TranscriptionRequest
 
@@ -28,7 +29,7 @@ class ChunkingStrategy(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TranscriptionForm(Struct, frozen=True, forbid_unknown_fields=True):
-    model: str
+    model: Annotated[str, NOT_EMPTY]
     language: str | None = None
     prompt: str = ""
     response_format: Format = "json"

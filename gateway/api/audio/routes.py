@@ -12,7 +12,7 @@ from gateway.api.audio.answer import (
     VerboseTranscription,
 )
 from gateway.api.audio.request import Task, TranscriptionForm, parse_form, to_request
-from gateway.api.request import HttpRequest, terms, timeline
+from gateway.api.request import HttpRequest, kind, terms, timeline
 from gateway.endpoint import EVENTS, JSON, TEXT, Bodies, Endpoint, FormBody
 from gateway.errors import bad_request
 from gateway.http.endpoints import serves
@@ -77,7 +77,7 @@ def _job(request: HttpRequest, dispatcher: Dispatcher, form: Form, task: Task) -
         raise bad_request("file", "'file' is required: the audio, as a file of the form.")
     if not file.size:
         raise bad_request("file", "'file' is empty.")
-    route = dispatcher.route(wanted.model, "audio")
+    route = dispatcher.route(wanted.model, kind(request))
     asked = terms(request, route.settings)
     answer: Answer
     if wanted.stream:
@@ -86,5 +86,5 @@ def _job(request: HttpRequest, dispatcher: Dispatcher, form: Form, task: Task) -
         answer = TranscriptionAnswer(wanted.response_format, task, wanted.timestamp_granularities)
     id = new_head("trans", route.name, route.fingerprint).id
     work = to_request(wanted, str(file.path.absolute()), task)
-    job = Job(id, route, work, 1, asked.timeout, priority=asked.priority, files=(file,), tenant=asked.tenant)
+    job = Job(id, route, work, 1, asked, files=(file,))
     return dispatcher.reply(job, answer, timeline(request), answer.content_type)

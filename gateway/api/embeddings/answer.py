@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from gateway.api.embeddings.request import EncodingFormat
 from metrics.timeline import Phases
+from pipelines.messages.base import Said
 from pipelines.messages.embedding import Vectors
-from pipelines.messages.frames import Done, Said
+from pipelines.messages.frames import Done
 
 DIGITS = 9  # significant ones: they tell any float32 from its neighbours
 

@@ -5,12 +5,15 @@ from typing import Annotated, Literal
 from msgspec import Meta, Raw, Struct
 
 from gateway.api.text.sampling import unsupported
-from gateway.api.texts import TruncateName, check_text, renamed, same, truncation
+from gateway.api.texts import NOT_EMPTY, TruncateName, check_text, renamed, same, truncation
 from gateway.errors import bad_request
 from gateway.uploads.data_uri import decode_data_uri
 from pipelines.messages.embedding import MAX_INPUTS, EmbeddingInput, EmbeddingRequest, ImageBytes, Size, TextKind
 from pipelines.messages.sampling import TokenId
 from pipelines.messages.text import StringPrompt, TokenPrompt
+
+# For the schema: no text and no list is empty, here and inside.
+SAYS_SOMETHING = Meta(extra_json_schema={"minLength": 1, "minItems": 1, "items": {"minLength": 1, "minItems": 1}})
 
 EncodingFormat = Literal["float", "base64"]
 
@@ -25,8 +28,8 @@ class InputItem(Struct, frozen=True, forbid_unknown_fields=True):
 class EmbeddingsRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body. `null` is the same as absence."""
 
-    model: str
-    input: str | list[str | TokenId | list[TokenId] | InputItem]
+    model: Annotated[str, NOT_EMPTY]
+    input: Annotated[str | list[str | TokenId | list[TokenId] | InputItem], SAYS_SOMETHING]
     encoding_format: EncodingFormat | None = None
     dimensions: Size | None = None
     user: Raw = Raw()  # accepted, without effect here

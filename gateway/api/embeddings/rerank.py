@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from gateway.api.text.sampling import unsupported
-from gateway.api.texts import TruncateName, check_text, decode_texts, renamed, same, truncation
+from gateway.api.texts import NOT_EMPTY, TruncateName, check_text, decode_texts, renamed, same, truncation
 from gateway.errors import bad_request
 from pipelines.messages.embedding import MAX_DOCUMENTS, RerankRequest, Size, Truncate
 
@@ -24,8 +24,8 @@ class DocumentItem(Struct, frozen=True):
 class RerankBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body. `null` is the same as absence."""
 
-    model: str
-    query: str
+    model: Annotated[str, NOT_EMPTY]
+    query: Annotated[str, NOT_EMPTY]
     documents: Annotated[list[str | DocumentItem], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
     top_n: Size | None = None  # None: all
     return_documents: bool | Literal["string"] | None = None  # true: as objects with a `text`
@@ -53,9 +53,9 @@ class RerankBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class TextsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of text-embeddings-inference. It names no model: None is the first that embeds or ranks."""
 
-    query: str
+    query: Annotated[str, NOT_EMPTY]
     texts: Annotated[list[str], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
-    model: str | None = None
+    model: Annotated[str | None, NOT_EMPTY] = None
     return_text: bool | None = None
     truncate: bool | None = None  # false: an over-long text is refused
     truncation_direction: Literal["right", "left", "Right", "Left"] | None = None  # what is cut off; None: right

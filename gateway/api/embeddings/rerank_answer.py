@@ -7,8 +7,9 @@ from msgspec import UNSET, Struct, UnsetType
 
 from gateway.api.embeddings.rerank import RerankBody, TextsBody
 from metrics.timeline import Phases
+from pipelines.messages.base import Said
 from pipelines.messages.embedding import RerankRequest, Scores
-from pipelines.messages.frames import Done, Said
+from pipelines.messages.frames import Done
 
 
 class Document(Struct, frozen=True):

@@ -9,7 +9,7 @@ from gateway.api.embeddings.answer import EmbeddingList, EmbeddingsAnswer
 from gateway.api.embeddings.request import EmbeddingsRequest, to_embedding_request
 from gateway.api.embeddings.rerank import RerankBody, TextsBody, parse_rerank, to_rerank_request
 from gateway.api.embeddings.rerank_answer import Ranking, RerankAnswer, ScoredText, ScoredTexts
-from gateway.api.request import HttpRequest, json_body, terms, timeline
+from gateway.api.request import HttpRequest, json_body, kind, terms, timeline
 from gateway.api.texts import decode_texts, units
 from gateway.endpoint import JSON, Endpoint, JsonBody
 from gateway.http.endpoints import serves
@@ -38,14 +38,12 @@ class EmbeddingsController(Controller):
     async def embed(self, request: HttpRequest, dispatcher: NamedDependency[Dispatcher]) -> Reply:
         raw = await json_body(request)
         body = decode_texts(raw, _embeddings)
-        route = dispatcher.route(body.model, "embedding")
+        route = dispatcher.route(body.model, kind(request))
         wanted = terms(request, route.settings)
         work = to_embedding_request(body)
         answer = EmbeddingsAnswer(route.name, len(work.inputs), body.encoding_format or "float")
         id = new_head("embd", route.name, route.fingerprint).id
-        job = Job(
-            id, route, work, units(len(work.inputs)), wanted.timeout, len(raw), wanted.priority, tenant=wanted.tenant
-        )
+        job = Job(id, route, work, units(len(work.inputs)), wanted, len(raw))
         return dispatcher.reply(job, answer, timeline(request))
 
     @serves(
@@ -63,12 +61,11 @@ class EmbeddingsController(Controller):
     async def rerank(self, request: HttpRequest, dispatcher: NamedDependency[Dispatcher]) -> Reply:
         raw = await json_body(request)
         body = parse_rerank(raw)
-        route = dispatcher.route_or_first(body.model, "embedding")
+        route = dispatcher.route_or_first(body.model, kind(request))
         wanted = terms(request, route.settings)
         work = to_rerank_request(body)
         id = new_head("rank", route.name, route.fingerprint).id
         answer: Output
         answer = ScoredTexts(work, body) if isinstance(body, TextsBody) else RerankAnswer(id, route.name, work, body)
-        needs = units(len(work.documents))
-        job = Job(id, route, work, needs, wanted.timeout, len(raw), wanted.priority, tenant=wanted.tenant)
+        job = Job(id, route, work, units(len(work.documents)), wanted, len(raw))
         return dispatcher.reply(job, answer, timeline(request))

@@ -13,7 +13,8 @@ from gateway.http import sse
 from gateway.uploads.gallery import Gallery
 from metrics.timeline import Phases
 from pipelines.messages import frames
-from pipelines.messages.frames import Done, Said
+from pipelines.messages.base import Said
+from pipelines.messages.frames import Done
 from pipelines.messages.image import Denoised, OutputFormat, Picture, Preview
 
 T = TypeVar("T")

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct, ValidationError
 
 from gateway.api.forms import single
 from gateway.api.text.sampling import unsupported
+from gateway.api.texts import NOT_EMPTY
 from gateway.errors import bad_request, validation_error
 from pipelines.messages.image import (
     Compression,
@@ -24,6 +25,8 @@ from pipelines.messages.image import (
     Steps,
     Strength,
 )
+
+SIZE = Meta(extra_json_schema={"pattern": "^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"})
 
 # Names and sizes of OpenAI's models. Who asks for one of those names can't know which other sizes there are.
 OPENAI_MODELS = ("dall-e-", "gpt-image-")  # what they begin with
@@ -50,10 +53,10 @@ _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
 class ImageFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields of both endpoints. `null` is the same as absence."""
 
-    prompt: Annotated[ImagePrompt, Meta(extra_json_schema={"minLength": 1})]
-    model: str | None = None  # None: the first image model
+    prompt: Annotated[ImagePrompt, NOT_EMPTY]
+    model: Annotated[str | None, NOT_EMPTY] = None  # None: the first image model
     n: ImageCount | None = None
-    size: str | None = None  # WIDTHxHEIGHT, or auto: the model's own
+    size: Annotated[str | None, SIZE] = None  # WIDTHxHEIGHT, or auto: the model's own
     response_format: Literal["b64_json", "url"] | None = None
     output_format: OutputFormat | None = None
     output_compression: Compression | None = None

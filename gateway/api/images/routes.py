@@ -11,7 +11,7 @@ from litestar.params import FromPath
 from gateway.api.answer import new_head
 from gateway.api.images.answer import AddressesAnswer, EventPrefix, ImageList, ImagesAnswer, ImageStream
 from gateway.api.images.request import EditForm, GenerationBody, parse_form, to_image_request
-from gateway.api.request import HttpRequest, json_body, terms, timeline
+from gateway.api.request import HttpRequest, json_body, kind, terms, timeline
 from gateway.api.texts import decode_texts
 from gateway.config.settings import Settings
 from gateway.endpoint import EVENTS, JSON, Bodies, Endpoint, FormBody, JsonBody
@@ -23,7 +23,7 @@ from gateway.requests.routing import Route
 from gateway.uploads.gallery import Gallery
 from gateway.uploads.multipart import Form, Limits, read_form
 from gateway.uploads.spool import Spool
-from pipelines.messages.image import MAX_PROMPT, ImageRequest
+from pipelines.messages.image import MAX_PROMPT, ImageOptions, ImageRequest
 
 FORM = FormBody(EditForm, files=("image",), optional_files=("mask",))
 ANSWERS: Bodies = {JSON: [ImageList], EVENTS: [str]}
@@ -57,8 +57,8 @@ class ImagesController(Controller):
     ) -> Reply:
         raw = await json_body(request)
         body = decode_texts(raw, _decoder)
-        route = dispatcher.route_or_first(body.model, "image")
-        work = to_image_request(body, route.settings.image)
+        route = dispatcher.route_or_first(body.model, kind(request))
+        work = to_image_request(body, route.settings.options_as(ImageOptions))
         responder = _Responder(request, dispatcher, gallery, settings)
         return responder.reply(body, route, work, "image_generation", body_bytes=len(raw))
 
@@ -89,8 +89,8 @@ class ImagesController(Controller):
             image, mask = _file(form, "image"), _file(form, "mask")
             if image is None:
                 raise bad_request("image", "'image' is required: the picture to start from, as a file of the form.")
-            route = dispatcher.route_or_first(body.model, "image")
-            work = to_image_request(body, route.settings.image, image, mask)
+            route = dispatcher.route_or_first(body.model, kind(request))
+            work = to_image_request(body, route.settings.options_as(ImageOptions), image, mask)
             return _Responder(request, dispatcher, gallery, settings).reply(body, route, work, "image_edit", form=form)
         except BaseException:
             form.discard()
@@ -103,7 +103,7 @@ class ImagesController(Controller):
             kind=None,
             line=None,
             summary="A picture of an answer with addresses, until it expires. Open: the name is the secret",
-            answers={f"image/{kind}": [bytes] for kind in ("png", "jpeg", "webp")},
+            answers={f"image/{format}": [bytes] for format in ("png", "jpeg", "webp")},
             access="open",  # a page's <img> sends no key
             hidden=r"[A-Za-z0-9_-]+\.[a-z]+",
         )
@@ -145,7 +145,7 @@ class _Responder:
         asked = terms(self._request, route.settings)
         id = new_head("img", route.name, route.fingerprint).id
         files = tuple(form.files.values()) if form else ()
-        job = Job(id, route, work, work.n, asked.timeout, body_bytes, asked.priority, files, asked.tenant)
+        job = Job(id, route, work, work.n, asked, body_bytes, files)
         line = timeline(self._request)
         line.images = work.n
         output: Output

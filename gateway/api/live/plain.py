@@ -9,7 +9,7 @@ from gateway.errors import ApiError, ErrorDetail
 from gateway.requests.live import LiveCall
 from pipelines.messages import audio as messages
 from pipelines.messages.audio import Clear, Commit, End, StreamItem
-from pipelines.messages.frames import Said
+from pipelines.messages.base import Said
 
 CONTROLS: dict[str, StreamItem] = {"commit": Commit(), "clear": Clear(), "end": End()}
 LEGAL = 'legal: {"type": "commit"}, {"type": "clear"}, {"type": "end"}'

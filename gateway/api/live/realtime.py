@@ -19,7 +19,7 @@ from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from pipelines.messages import audio as messages
 from pipelines.messages.audio import Clear, Commit, Configure, StreamRequest, TurnDetection
-from pipelines.messages.frames import Said
+from pipelines.messages.base import Said
 
 ENCODINGS: dict[str, Literal["pcm16", "pcmu", "pcma"]] = {
     "audio/pcm": "pcm16",
@@ -156,7 +156,7 @@ class RealtimeSession:
 
     def _route(self, model: str) -> Route:
         try:
-            return self._dispatcher.route(model, "audio")
+            return self._dispatcher.route(model, self._session.route.kind)
         except ApiError as error:
             raise BadEvent(error.message, error.code or "invalid_value", MODEL_FIELD) from None
 

@@ -15,6 +15,7 @@ from msgspec import ValidationError
 from gateway.api.live.plain import SpeechSession
 from gateway.api.live.plain_query import StreamQuery
 from gateway.api.live.realtime import DEFAULT_RATE, RealtimeSession, Session
+from gateway.api.request import kind
 from gateway.asgi import Message, Receive, Scope, disconnected
 from gateway.asgi import Send as AsgiSend
 from gateway.endpoint import Endpoint
@@ -24,7 +25,7 @@ from gateway.http.endpoints import serves
 from gateway.http.middleware import refuse
 from gateway.http.request_log import Work, refused, worked
 from gateway.requests.dispatch import Dispatcher
-from gateway.requests.exchange import Exchange, Job
+from gateway.requests.exchange import Exchange, Job, Terms
 from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.timeline import Timeline
@@ -67,7 +68,7 @@ def _realtime(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, SocketS
     model, intent = socket.query_params.get("model"), socket.query_params.get("intent", "transcription")
     if intent != "transcription":
         raise bad_request("intent", "'intent' is not valid; this endpoint transcribes: 'transcription'.")
-    route = dispatcher.route_or_first(model, "audio")
+    route = dispatcher.route_or_first(model, kind(socket))
     session = Session(route, model or route.name, StreamRequest(rate=DEFAULT_RATE))
     call = _call(socket, dispatcher, route, session.request)
     return call, RealtimeSession(session, call, dispatcher, _Sender(socket))
@@ -75,7 +76,7 @@ def _realtime(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, SocketS
 
 def _plain(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, SocketSession]:
     query = _query(socket.query_params)
-    route = dispatcher.route_or_first(query.model, "audio")
+    route = dispatcher.route_or_first(query.model, kind(socket))
     call = _call(socket, dispatcher, route, _stream_request(query))
     return call, SpeechSession(call, _Sender(socket))
 
@@ -85,16 +86,8 @@ def _call(socket: Socket, dispatcher: Dispatcher, route: Route, request: StreamR
     principal: Principal = state["principal"]
 
     def begin(route: Route, request: StreamRequest, timeline: Timeline) -> Exchange:
-        job = Job(
-            f"live-{secrets.token_hex(12)}",
-            route,
-            request,
-            1,
-            route.settings.timeout_s,
-            priority=principal.priority,
-            tenant=principal.tenant,
-            live=True,
-        )
+        terms = Terms(route.settings.timeout_s, principal.priority, principal.tenant)
+        job = Job(f"live-{secrets.token_hex(12)}", route, request, 1, terms, live=True)
         return dispatcher.exchange(job, timeline)
 
     return LiveCall(begin, route, request, Timeline(state["arrival"]))

@@ -7,7 +7,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from gateway.api.answer import Timing, Usage, timing, usage
 from metrics.timeline import Phases
-from pipelines.messages.frames import Done, Said
+from pipelines.messages.base import Said
+from pipelines.messages.frames import Done
 from pipelines.messages.text import ChoiceDone, Delta, FinishReason, TokenLogprob
 
 

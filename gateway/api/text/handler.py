@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from gateway.api.answer import Head, new_head
-from gateway.api.request import HttpRequest, dispatcher, json_body, terms, timeline
+from gateway.api.request import HttpRequest, dispatcher, json_body, kind, terms, timeline
 from gateway.api.text.answer import Form, TextAnswer, TextStream, View
 from gateway.api.texts import decode_texts
 from gateway.requests.dispatch import Reply
@@ -53,12 +53,12 @@ class TextHandler(Generic[B]):
         raw = await json_body(request)
         body = decode_texts(raw, self._decoder)
         sender = dispatcher(request)
-        route = sender.route(body.model, "text")
+        route = sender.route(body.model, kind(request))
         wanted = terms(request, route.settings)
         work = self._to_text_request(body, wanted.tenant)
         choices = len(work.prompts) * work.n
         head = new_head(self._prefix, route.name, route.fingerprint)
         view = self._view(head, Form(choices, work.sampling.logprobs is not None, body.include_usage))
         output = TextStream(view) if body.streamed else TextAnswer(view, choices)
-        job = Job(head.id, route, work, choices, wanted.timeout, len(raw), wanted.priority, tenant=wanted.tenant)
+        job = Job(head.id, route, work, choices, wanted, len(raw))
         return sender.reply(job, output, timeline(request))

@@ -1,7 +1,10 @@
 """What the text endpoints have in common: sampling parameters, streaming options, fields without effect."""
 
+from typing import Annotated
+
 from msgspec import Raw, Struct
 
+from gateway.api.texts import NOT_EMPTY
 from gateway.errors import ApiError, bad_request
 from pipelines.messages.sampling import Sampling, SamplingFields
 from pipelines.messages.text import Choices, DraftLength, ProposerKind
@@ -22,7 +25,7 @@ class Speculation(Struct, frozen=True, forbid_unknown_fields=True):
 class TextFields(SamplingFields, frozen=True, kw_only=True):
     """Fields of both endpoints. `null` is the same as absence, everywhere."""
 
-    model: str
+    model: Annotated[str, NOT_EMPTY]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Choices | None = None

@@ -1,4 +1,4 @@
-"""What a record of a family says. Free of torch."""
+"""What a record of a family says."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

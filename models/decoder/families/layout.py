@@ -1,4 +1,4 @@
-"""A decoder's tensors by what they are for, and what files call them. Free of torch."""
+"""A decoder's tensors by what they are for, and what files call them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""All families, and the one that a model's files name. Free of torch."""
+"""All families, and the one that a model's files name."""
 
 from models.decoder.families.family import Family, GGUFForm, HFForm
 from models.decoder.families.gemma3 import GEMMA3

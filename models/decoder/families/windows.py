@@ -1,4 +1,4 @@
-"""Which layers have a sliding window: rules that several families share. Free of torch."""
+"""Which layers have a sliding window: rules that several families share."""
 
 from collections.abc import Sequence
 

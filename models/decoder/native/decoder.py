@@ -1,4 +1,4 @@
-"""A decoder that runs through the native library alone. Free of torch."""
+"""A decoder that runs through the native library alone."""
 
 import mmap as memory_map
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Decode forwards through the native library. Free of torch."""
+"""Decode forwards through the native library."""
 
 from array import array
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A GGUF file, straight into the native library's layout. Free of torch, whose import takes longer than all of this.
+"""A GGUF file, straight into the native library's layout.
 
 For files whose matrices need no more than that their bytes are put in another order (Q4_0, Q4_1; Q8_0 gets one scale a
 row). Torch's loader (`models.decoder.assembly`) takes the others, and is what this one is tested against.

@@ -1,4 +1,4 @@
-"""Weight-only linears as linear.h lays them out. Free of torch."""
+"""Weight-only linears as linear.h lays them out."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,1 +1,1 @@
-"""Whole files."""
+"""Whole files, and captions."""

@@ -1,1 +1,1 @@
-"""Streams."""
+"""Live streams: their audio, their turns, what is said of each."""

@@ -7,6 +7,8 @@ values being the same bits each time: it reads the way that is fastest.
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
+from metrics.definitions import text as metrics
+from metrics.metric import GaugeSeries
 from models.decoder.batch import CausalDecoder
 from models.tokenizer.tokenizer import Tokenizer
 from pipelines.base import ModelError
@@ -114,8 +116,11 @@ class DraftModel:
         if reading is not None:
             self._blocks.release(reading.table)
 
-    def gauges(self) -> dict[str, float]:
-        return {"draft_kv_blocks": self._blocks.num_blocks, "draft_kv_blocks_used": self._blocks.num_used}
+    def gauges(self) -> dict[GaugeSeries, float]:
+        return {
+            metrics.DRAFT_KV_BLOCKS.series(): self._blocks.num_blocks,
+            metrics.DRAFT_KV_BLOCKS_USED.series(): self._blocks.num_used,
+        }
 
     def check(self) -> None:
         if self._readings:

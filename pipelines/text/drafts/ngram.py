@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Rows
 
+from metrics.metric import GaugeSeries
 from pipelines.text.sequence import Sequence
 from pipelines.text.speculative import Want
 
@@ -52,7 +53,7 @@ class NgramProposer:
     def release(self, sequence: Sequence) -> None:
         self._indices.pop(sequence, None)
 
-    def gauges(self) -> dict[str, float]:
+    def gauges(self) -> dict[GaugeSeries, float]:
         return {}
 
     def check(self) -> None:

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from models.tokenizer.tokenizer import NONE, Tokenizer
 from pipelines.base import InvalidRequest, Ticket
-from pipelines.effort import effort
 from pipelines.messages.sampling import SamplingDefaults
 from pipelines.messages.text import (
     ChatPrompt,
@@ -24,6 +23,7 @@ from pipelines.text.drafting import Drafting
 from pipelines.text.output.choice_text import Output
 from pipelines.text.output.detokenizer import incomplete_tail
 from pipelines.text.prompt.chat_template import ChatTemplate
+from pipelines.text.prompt.effort import effort
 from pipelines.text.prompt.vocabulary import Vocabulary
 from pipelines.text.sample.rules import Rules
 from pipelines.text.sample.sampling import SamplingParams, resolve

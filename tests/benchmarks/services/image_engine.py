@@ -13,14 +13,16 @@ from typing import Any
 from pipelines.base import Ticket
 from pipelines.image.pipeline import ImagePipeline
 from pipelines.messages.frames import Done, Failed, ModelSpec
-from pipelines.messages.image import ImageRequest
+from pipelines.messages.image import ImageOptions, ImageRequest
 from tests.benchmarks.services.loop import serve
 
 
 class ImageService:
     def __init__(self, source: str, threads: int) -> None:
         kind = "pipelines.image.pipeline:ImagePipeline"
-        spec = ModelSpec(name="image", kind="image", pipeline=kind, source=source, threads=threads)
+        spec = ModelSpec(
+            name="image", kind="image", pipeline=kind, source=source, options=ImageOptions(), threads=threads
+        )
         self._pipeline, _ = ImagePipeline.load(spec)
         self._ids = map(str, count())
 

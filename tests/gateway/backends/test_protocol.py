@@ -10,12 +10,13 @@ import pytest
 from gateway.backends.base import Call, State
 from gateway.backends.session import EventSession
 from gateway.errors import ApiError
-from gateway.requests.exchange import Exchange, Job
+from gateway.requests.exchange import Exchange, Job, Terms
 from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.timeline import Timeline
 from pipelines.messages.audio import Acknowledged, Audio, End, Final, StreamItem, StreamRequest
-from pipelines.messages.frames import Done, Event, Failed, Ready, Said, Timing, Usage
+from pipelines.messages.base import Said
+from pipelines.messages.frames import Done, Event, Failed, Ready, Timing, Usage
 from pipelines.messages.text import Delta, StringPrompt, TextRequest
 from tests.gateway.scripted import SETTINGS, ScriptedBackend
 from tests.gateway.scripted_app import RecordingRegistry
@@ -91,12 +92,12 @@ def route(registry: RecordingRegistry) -> Route:
 
 def exchange(route: Route, registry: RecordingRegistry, text: str) -> Exchange:
     request = TextRequest(prompts=[StringPrompt(text)])
-    return Exchange(Job("x", route, request, 1, 10.0), Timeline(), registry)
+    return Exchange(Job("x", route, request, 1, Terms(10.0)), Timeline(), registry)
 
 
 def live(route: Route, registry: RecordingRegistry) -> LiveCall:
     def begin(route: Route, request: StreamRequest, timeline: Timeline) -> Exchange:
-        return Exchange(Job("x", route, request, 1, 10.0, live=True), timeline, registry)
+        return Exchange(Job("x", route, request, 1, Terms(10.0), live=True), timeline, registry)
 
     return LiveCall(begin, route, StreamRequest(), Timeline())
 

@@ -15,6 +15,7 @@ import pytest
 from gateway.backends.base import State
 from gateway.backends.worker import Supervision, WorkerBackend
 from metrics.registry import Registry
+from pipelines.kinds import metrics_by_kind
 from pipelines.messages.frames import Done
 from pipelines.messages.text import Delta
 from tests.fakes import fake_spec
@@ -40,7 +41,7 @@ def descriptors() -> int:
 
 
 async def test_a_killed_worker_loses_its_calls_and_comes_back() -> None:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     async with running(registry=registry) as backend:
         changes: list[State] = []
         backend.subscribe(lambda: changes.append(backend.state))
@@ -80,7 +81,9 @@ async def test_the_reason_of_a_loss_is_kept_for_people() -> None:
 
 
 async def test_a_model_that_can_never_load_is_not_tried_again() -> None:
-    backend = WorkerBackend(fake_spec(source="fake:missing"), registry=Registry(), supervision=IMPATIENT)
+    backend = WorkerBackend(
+        fake_spec(source="fake:missing"), registry=Registry(metrics_by_kind()), supervision=IMPATIENT
+    )
     await backend.start()
     await until(lambda: backend.state is State.FAILED)
     assert backend.reason == "the fake model is missing"
@@ -109,7 +112,9 @@ async def test_a_load_that_broke_is_tried_again(tmp_path: Path) -> None:
 )
 async def test_a_model_whose_loads_break_has_failed_for_that_reason(fault: str, reason: str) -> None:
     patience = replace(IMPATIENT, loads=2)
-    backend = WorkerBackend(fake_spec(source=f"fake:broken:{fault}"), registry=Registry(), supervision=patience)
+    backend = WorkerBackend(
+        fake_spec(source=f"fake:broken:{fault}"), registry=Registry(metrics_by_kind()), supervision=patience
+    )
     states: list[State] = []
     backend.subscribe(lambda: states.append(backend.state))
     await backend.start()
@@ -138,7 +143,7 @@ async def test_loading_is_exempt_from_the_other_limits_but_has_its_own() -> None
     async with running(fake_spec(source="fake:slow:1"), step_timeout_s=0.1) as backend:
         assert backend.restarts == 0
     hurried = Supervision(ping=0.05, load=0.2, backoff=60.0)
-    backend = WorkerBackend(fake_spec(source="fake:slow:60"), registry=Registry(), supervision=hurried)
+    backend = WorkerBackend(fake_spec(source="fake:slow:60"), registry=Registry(metrics_by_kind()), supervision=hurried)
     await backend.start()
     await until(lambda: "not loaded" in (backend.reason or ""))
     await backend.stop(0.0)
@@ -174,7 +179,7 @@ async def test_stop_ends_what_does_not_finish_in_time_and_leaves_nothing_behind(
 
 @pytest.mark.parametrize("pause", [0.0, 0.05])
 async def test_stop_while_it_loads(pause: float) -> None:
-    backend = WorkerBackend(fake_spec(source="fake:slow:60"), registry=Registry())
+    backend = WorkerBackend(fake_spec(source="fake:slow:60"), registry=Registry(metrics_by_kind()))
     await backend.start()
     await asyncio.sleep(pause)
     await backend.stop(PATIENCE)

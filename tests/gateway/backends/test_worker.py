@@ -11,6 +11,7 @@ from gateway.backends.base import BackendError, Call, State
 from gateway.backends.worker import WorkerBackend
 from metrics.registry import Registry
 from metrics.timeline import Timeline
+from pipelines.kinds import metrics_by_kind
 from pipelines.messages.audio import Audio, End
 from pipelines.messages.frames import Accepted, Done, Failed
 from pipelines.messages.text import ChoiceDone, Delta, StringPrompt, TextRequest
@@ -89,7 +90,7 @@ async def test_chunks_reach_a_stream_in_order(backend: WorkerBackend) -> None:
 
 
 async def test_a_worker_that_is_not_ready_takes_no_call() -> None:
-    backend = WorkerBackend(fake_spec(), registry=Registry())
+    backend = WorkerBackend(fake_spec(), registry=Registry(metrics_by_kind()))
     assert backend.ready is None
     with pytest.raises(BackendError) as refused:
         open_call(backend, "one")
@@ -148,7 +149,7 @@ def test_a_thousand_requests_end_exactly_once() -> None:
 
 
 async def test_what_the_worker_reports_reaches_the_registry() -> None:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     async with running(registry=registry) as backend:
         await read(open_call(backend, "one two three"))
         await asyncio.sleep(0)  # a step is counted behind those who read its events

@@ -11,6 +11,7 @@ from gateway.backends.base import Call, Session, State
 from gateway.backends.worker import Supervision, WorkerBackend
 from metrics.registry import Registry
 from metrics.timeline import Timeline
+from pipelines.kinds import metrics_by_kind
 from pipelines.messages.frames import Done, Event, Failed, ModelSpec
 from pipelines.messages.text import Delta, StringPrompt, TextRequest
 from tests.fakes import fake_spec
@@ -49,7 +50,10 @@ async def running(
 ) -> AsyncIterator[WorkerBackend]:
     """A backend that is ready, and stopped afterwards."""
     backend = WorkerBackend(
-        spec or fake_spec(), registry=registry or Registry(), step_timeout_s=step_timeout_s, supervision=supervision
+        spec or fake_spec(),
+        registry=registry or Registry(metrics_by_kind()),
+        step_timeout_s=step_timeout_s,
+        supervision=supervision,
     )
     await backend.start()
     try:

@@ -16,6 +16,7 @@ from gateway.config.settings import Settings, default_models, load_settings
 from gateway.endpoint import Endpoint
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
+from pipelines.kinds import metrics_by_kind
 from pipelines.messages.frames import Ready
 from tests.gateway.idle_fleet import IdleFleet, make_settings
 
@@ -26,7 +27,7 @@ def terminal() -> Console:
 
 @cache
 def endpoints() -> list[Endpoint]:
-    settings, registry = Settings(), Registry()
+    settings, registry = Settings(), Registry(metrics_by_kind())
     return [*create_app(settings, Fleet(settings, registry), registry).state.endpoints]
 
 
@@ -44,7 +45,7 @@ def become(fleet: Fleet, number: int, state: State, reason: str | None = None) -
 def test_the_embedded_models_fit_on_a_screen() -> None:
     settings = load_settings(None, {})
     assert len(settings.models) == len(default_models()) >= 1
-    fleet = IdleFleet(settings, Registry())
+    fleet = IdleFleet(settings, Registry(metrics_by_kind()))
     for number in range(len(settings.models)):
         become(fleet, number, State.READY)
     console = terminal()
@@ -64,7 +65,7 @@ def test_the_embedded_models_fit_on_a_screen() -> None:
 
 def test_what_is_not_ready_says_why(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, key="k")
-    fleet = IdleFleet(settings, Registry())
+    fleet = IdleFleet(settings, Registry(metrics_by_kind()))
     become(fleet, 0, State.READY)
     become(fleet, 1, State.FAILED, "there is [no] such file " * 5)
     console = terminal()
@@ -82,7 +83,7 @@ def test_models_that_are_not_preloaded_are_not_said_to_be_loading(tmp_path: Path
     settings = load_settings(config, {})
     screen = ScreenAnnouncer(settings, console)
     screen.listening("http://x")
-    screen.settled(IdleFleet(settings, Registry()), endpoints(), "http://x")
+    screen.settled(IdleFleet(settings, Registry(metrics_by_kind())), endpoints(), "http://x")
     text = "\n".join(shown(console))
     assert "Loading each model at its first use" in text
     assert "lazy   text  on demand      –        –" in text
@@ -118,5 +119,7 @@ def test_the_inventory_fits_too() -> None:
 
 def test_settings_are_not_needed_for_a_screen_without_models() -> None:
     console = terminal()
-    ScreenAnnouncer(Settings(), console).settled(IdleFleet(Settings(), Registry()), endpoints(), "http://x")
+    ScreenAnnouncer(Settings(), console).settled(
+        IdleFleet(Settings(), Registry(metrics_by_kind())), endpoints(), "http://x"
+    )
     assert "Try it" not in "".join(shown(console))

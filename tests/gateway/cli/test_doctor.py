@@ -179,7 +179,7 @@ def test_the_report_names_what_is_wrong(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_draft_model_that_is_not_there_is_a_problem() -> None:
     text = TextOptions(draft="/models/small")
-    drafted = ModelSettings(name="drafted", kind="text", source="embedded:smollm2-135m-instruct", text=text)
+    drafted = ModelSettings(name="drafted", kind="text", source="embedded:smollm2-135m-instruct", options=text)
     (found,) = inventory(Settings(models=[drafted])).configured
     assert found.path is not None
     assert "/models/small does not exist" in str(found.problem)

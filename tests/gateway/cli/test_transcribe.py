@@ -20,6 +20,7 @@ from gateway.cli.transcribe_console import ProgressEstimate, _Printer
 from gateway.cli.transcripts import Captions, output_names
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
+from pipelines.kinds import metrics_by_kind
 from pipelines.messages.audio import Segment
 from tests.gateway.scripted import SETTINGS, ScriptedBackend, ScriptedFleet
 
@@ -118,10 +119,10 @@ def test_captions_behind_a_file_that_failed_are_still_in_time(capsys: pytest.Cap
 
 
 async def test_a_file_whose_model_says_nothing_is_an_error_of_that_file() -> None:
-    fleet = ScriptedFleet(Registry())
+    fleet = ScriptedFleet(Registry(metrics_by_kind()))
     fleet.serve(msgspec.structs.replace(SETTINGS, kind="audio", first_event_timeout_s=0.01), [ScriptedBackend()])
     file = Progress(Path("a.wav"), lambda *_: None)
-    await _one(cast(Fleet, fleet), Registry(), TranscribeOptions(), file, asyncio.Semaphore())
+    await _one(cast(Fleet, fleet), Registry(metrics_by_kind()), TranscribeOptions(), file, asyncio.Semaphore())
     assert "said nothing" in (file.error or "")
 
 

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.settings import ModelSettings, Settings, SettingsError, is_loopback, load_settings
-from models.files.catalog import Kind
-from pipelines.messages.audio import AudioOptions
+from pipelines.kinds import KINDS
 from pipelines.messages.image import ImageOptions
 from pipelines.messages.text import TextOptions
 
@@ -51,8 +50,8 @@ def test_a_file_is_read_with_defaults_for_the_rest(file: Path) -> None:
     assert settings.server.cors_origins == ["https://app.example"]
     first, second = settings.models
     assert (first.name, second.name) == ("first", "org/second")
-    assert first.text == TextOptions()
-    assert second.text.max_num_seqs == 4
+    assert first.options == TextOptions()
+    assert second.options == TextOptions(max_num_seqs=4)
     assert first.pipeline == "pipelines.text.pipeline:TextPipeline"
 
 
@@ -145,7 +144,7 @@ def test_errors_name_line_and_key(file: Path, text: str, line: int, says: str) -
         ('"gpt-4o"', '"first"', 8, "models[1].aliases[0]: 'first' is taken by models[0]"),
         ('"org/second"', '"first"', 7, "models[1].name: 'first' is taken by models[0]"),
         ("max_num_seqs", "max_num_seq", 13, "models[1].text.max_num_seq: is not known; did you mean 'max_num_seqs'?"),
-        ("= 4", "= 0", 13, "models[1].text.max_num_seqs: expected a number >= 1"),
+        ("= 4", "= 0", 13, "models[1].text.max_num_seqs: expected int >= 1"),
         ("[models.text]\nmax_num_seqs", "[models.audio]\nbeam_size", 12, "models[1].audio: is for models of this kind"),
         (
             'kind = "text"\nsource = "/models/f',
@@ -222,19 +221,22 @@ IMAGE = "[[models]]\nname = 'painter'\nkind = 'image'\nsource = '/painter'\n[mod
 def test_an_image_model_has_its_table(file: Path) -> None:
     model = load(file, IMAGE + "max_images = 3\ndefault_steps = 4\ndefault_guidance = 0\n\n").models[0]
     assert model.pipeline == "pipelines.image.pipeline:ImagePipeline"
-    assert model.spec().image == ImageOptions(max_images=3, default_steps=4, default_guidance=0.0)
-    assert load(file, IMAGE, GATEWAY_MODELS__PAINTER__IMAGE__MAX_STEPS="9").models[0].image.max_steps == 9
+    assert model.spec().options == ImageOptions(max_images=3, default_steps=4, default_guidance=0.0)
+    assert (
+        load(file, IMAGE, GATEWAY_MODELS__PAINTER__IMAGE__MAX_STEPS="9").models[0].options_as(ImageOptions).max_steps
+        == 9
+    )
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("max_images = 0", "models[0].image.max_images: expected a number >= 1"),
-        ("max_pixels = 0", "models[0].image.max_pixels: expected a number >= 1"),
-        ("max_batch = 0", "models[0].image.max_batch: expected a number >= 1"),
+        ("max_images = 0", "models[0].image.max_images: expected int >= 1"),
+        ("max_pixels = 0", "models[0].image.max_pixels: expected int >= 1"),
+        ("max_batch = 0", "models[0].image.max_batch: expected int >= 1"),
         ("default_steps = 200", "models[0].image.default_steps: is more than max_steps, 150"),
-        ("default_guidance = -1.0", "models[0].image.default_guidance: expected 0 to 100"),
-        ("default_guidance = nan", "models[0].image.default_guidance: expected 0 to 100"),
+        ("default_guidance = -1.0", "models[0].image.default_guidance: expected float"),
+        ("default_guidance = nan", "models[0].image.default_guidance: expected float"),
         ("max_stepz = 1", "models[0].image.max_stepz: is not known; did you mean 'max_steps'?"),
     ],
 )
@@ -251,28 +253,26 @@ def test_settings_print_no_key(file: Path) -> None:
     assert "secret-key" not in repr(load(file, GATEWAY_API_KEY="secret-key", GATEWAY_METRICS_KEY="secret-key-2"))
 
 
-@pytest.mark.parametrize(("kind", "threads"), [("audio", 3), ("text", 5), ("embedding", 2)])
-def test_a_worker_prepares_with_the_threads_of_its_kinds_table(kind: Kind, threads: int) -> None:
-    model = ModelSettings(
-        name="m",
-        kind=kind,
-        pipeline="m:P",
-        source="/m",
-        text=TextOptions(prepare_threads=5 if kind == "text" else 2),
-        audio=AudioOptions(prepare_threads=3),
-    )
-    assert model.spec().prepare_threads == threads
+def test_each_kind_of_model_has_a_table_of_its_own_and_no_other(file: Path) -> None:
+    for kind, card in KINDS.items():
+        head = f"[[models]]\nname = 'm'\nkind = '{kind}'\nsource = '/m'\n"
+        model = load(file, f"{head}{kind} = {{prepare_threads = 3}}\n\n").models[0]
+        assert (model.pipeline, model.spec().options) == (card.pipeline, card.options(prepare_threads=3))
+        assert load(file, f"{head}\n").models[0].spec().options == card.options()
+        for other in KINDS.keys() - {kind}:
+            says = f"models[0].{other}: is for models of this kind alone, not for '{kind}'"
+            assert says in refusal(file, f"{head}{other} = {{prepare_threads = 3}}\n\n")
 
 
 def test_a_model_without_a_thread_to_prepare_is_refused(file: Path) -> None:
     audio = "[[models]]\nname = 'speech'\nkind = 'audio'\nsource = '/speech'\naudio = {prepare_threads = 0}\n\n"
-    assert "models[0].audio.prepare_threads: expected a number >= 1" in refusal(file, audio)
+    assert "models[0].audio.prepare_threads: expected int >= 1" in refusal(file, audio)
 
 
 def test_a_text_model_may_draft(file: Path) -> None:
     text = "[[models]]\nname = 'drafts'\nkind = 'text'\nsource = '/drafts'\n[models.text]\nspeculation = 'ngram'\n"
     model = load(file, text + "max_draft = 4\n\n").models[0]
-    assert model.spec().text == TextOptions(speculation="ngram", max_draft=4)
+    assert model.spec().options == TextOptions(speculation="ngram", max_draft=4)
     assert "models[0].text.max_draft: expected int >= 1" in refusal(file, text + "max_draft = 0\n\n")
     assert "models[0].text.speculation" in refusal(file, text.replace("ngram", "magic"))
 
@@ -280,18 +280,18 @@ def test_a_text_model_may_draft(file: Path) -> None:
 def test_a_draft_model_is_named_by_its_source(file: Path) -> None:
     text = "[[models]]\nname = 'drafts'\nkind = 'text'\nsource = '/drafts'\n[models.text]\nspeculation = 'draft'\n"
     model = load(file, text + "draft = 'embedded:small'\n\n").models[0]
-    assert model.spec().text == TextOptions(speculation="draft", draft="embedded:small")
+    assert model.spec().options == TextOptions(speculation="draft", draft="embedded:small")
     assert "models[0].text.draft: speculation" in refusal(file, text)
     alone = load(file, text.replace("speculation = 'draft'", "draft = 'hf:a/b@c'")).models[0]
-    assert (alone.text.speculation, alone.text.draft) == (None, "hf:a/b@c")
+    assert alone.options == TextOptions(draft="hf:a/b@c")
 
 
 def test_the_share_of_a_gpu_is_a_fraction_and_the_only_word_on_the_cache(file: Path) -> None:
     text = '[[models]]\nname = "m"\nkind = "text"\nsource = "/m"\n[models.text]\ncuda_graphs = false\n'
     model = load(file, text + "gpu_memory_fraction = 0.5\n\n").models[0]
-    assert model.spec().text == TextOptions(cuda_graphs=False, gpu_memory_fraction=0.5)
-    for value in ("0", "1.5", "-0.1"):
-        expected = "models[0].text.gpu_memory_fraction: expected a number above 0, at most 1"
+    assert model.spec().options == TextOptions(cuda_graphs=False, gpu_memory_fraction=0.5)
+    for value, bound in (("0", "> 0.0"), ("1.5", "<= 1.0"), ("-0.1", "> 0.0")):
+        expected = f"models[0].text.gpu_memory_fraction: expected float {bound}"
         assert expected in refusal(file, text + f"gpu_memory_fraction = {value}\n\n")
     both = text + "gpu_memory_fraction = 0.5\nkv_cache_tokens = 4096\n\n"
     assert "models[0].text.gpu_memory_fraction: kv_cache_tokens says already" in refusal(file, both)

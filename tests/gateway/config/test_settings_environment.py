@@ -3,12 +3,12 @@ from collections.abc import Mapping
 import pytest
 
 from gateway.config.environment import VariableError, digest, overlay, slug, unknown
-from gateway.config.settings import Settings
+from gateway.config.settings import Settings, document_type
 
 
 def tree(**environ: str) -> dict[str, object]:
     found: dict[str, object] = {"models": [{"name": "a"}, {"name": "org/b.2"}, {"name": "c-d"}]}
-    overlay(found, Settings, environ)
+    overlay(found, document_type(), environ)
     return found
 
 

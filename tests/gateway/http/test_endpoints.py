@@ -11,7 +11,7 @@ from litestar.datastructures import State
 from msgspec import Struct
 
 from gateway import app as application
-from gateway.api.request import HttpRequest, json_body
+from gateway.api.request import HttpRequest, json_body, kind
 from gateway.app import create_app
 from gateway.asgi import Receive, Scope, Send
 from gateway.cli.console import endpoint_rows
@@ -21,18 +21,19 @@ from gateway.endpoint import JSON, Endpoint, FormBody, Incomplete, JsonBody, wit
 from gateway.http.endpoints import Endpoints, serves
 from gateway.requests.fleet import Fleet
 from metrics.registry import Registry
+from pipelines.kinds import KINDS, metrics_by_kind
 from tests.declared import schema_of_all
 from tests.gateway.idle_fleet import KEY, make_app, make_client, make_settings
 
-KINDS = ("text", "embedding", "audio", "image")
 API = Path(__file__).parents[3] / "docs" / "api.md"
 
 
 def app_of(*controllers: type[Controller]) -> Litestar:
     """The application with further routes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(application, "CONTROLLERS", [*application.CONTROLLERS, *controllers])
-        settings, registry = Settings(), Registry()
+        served = [*application.controllers(), *controllers]
+        patch.setattr(application, "controllers", lambda: served)
+        settings, registry = Settings(), Registry(metrics_by_kind())
         return create_app(settings, Fleet(settings, registry), registry)
 
 
@@ -42,7 +43,7 @@ def endpoints() -> Endpoints:
     return found
 
 
-def rows(endpoints: Endpoints, kinds: Sequence[str] = KINDS) -> list[list[Any]]:
+def rows(endpoints: Endpoints, kinds: Sequence[str] = tuple(KINDS)) -> list[list[Any]]:
     return endpoint_rows([*endpoints], kinds)
 
 
@@ -140,6 +141,7 @@ class Echo(Struct, forbid_unknown_fields=True):
 
 class EchoAnswer(Struct):
     text: str
+    kind: str
     routed: bool  # whether it came through Litestar's router
 
 
@@ -174,7 +176,7 @@ def echo(**said: Any) -> type[Controller]:
         )
         async def echo(self, request: HttpRequest) -> Says:
             body = msgspec.json.decode(await json_body(request), type=Echo)
-            return Says(EchoAnswer(body.text, "route_handler" in request.scope))
+            return Says(EchoAnswer(body.text, kind(request), "route_handler" in request.scope))
 
     return EchoController
 
@@ -255,16 +257,18 @@ async def test_a_declared_route_is_in_the_schema(tmp_path: Path) -> None:
 async def test_a_declared_route_is_served_the_way_that_it_says(tmp_path: Path, direct: bool) -> None:
     async with make_client(app_of(echo(direct=direct, aliases=("/echo",)))) as client:
         for path in ("/v1/echo", "/echo"):
-            assert (await client.post(path, json={"text": "hi"})).json() == {"text": "hi", "routed": not direct}
+            said = (await client.post(path, json={"text": "hi"})).json()
+            assert said == {"text": "hi", "kind": "text", "routed": not direct}
         routed = await client.post("/v1/echo/", json={"text": "hi"})
-        assert routed.json() == {"text": "hi", "routed": True}
+        assert routed.json() == {"text": "hi", "kind": "text", "routed": True}
 
 
 @pytest.mark.parametrize(("body", "limit"), [(JsonBody(Echo), 1000), (FormBody(Echo, ("file",)), 2000)])
 async def test_a_declared_route_has_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: JsonBody | FormBody, limit: int
 ) -> None:
-    monkeypatch.setattr(application, "CONTROLLERS", [*application.CONTROLLERS, echo(body=body)])
+    served = [*application.controllers(), echo(body=body)]
+    monkeypatch.setattr(application, "controllers", lambda: served)
     app, _ = make_app(make_settings(tmp_path, max_body_bytes=1000, max_upload_bytes=2000))
     async with make_client(app) as client:
         for size in (900, 1001, 2001):
@@ -274,7 +278,8 @@ async def test_a_declared_route_has_its_limit(
 
 @pytest.mark.parametrize("access", ["open", "key", "metrics"])
 async def test_a_declared_route_asks_for_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, access: str) -> None:
-    monkeypatch.setattr(application, "CONTROLLERS", [*application.CONTROLLERS, echo(access=access)])
+    served = [*application.controllers(), echo(access=access)]
+    monkeypatch.setattr(application, "controllers", lambda: served)
     app, _ = make_app(make_settings(tmp_path, key=KEY, metrics_sha256=digest("m")))
     async with make_client(app) as client:
         for key, opens in ((None, ["open"]), ("m", ["open", "metrics"]), (KEY, ["open", "key", "metrics"])):

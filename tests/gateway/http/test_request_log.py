@@ -2,27 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from gateway.uploads.gallery import Gallery
 from pipelines.logs import fields
 from tests.gateway.idle_fleet import KEY, IdleFleet, make_app, make_client, make_settings
 from tests.gateway.scripted import ScriptedCall
-from tests.gateway.scripted_app import CHAT, AppHost, ScriptedApp, app_host, chat
+from tests.gateway.scripted_app import CHAT, AppHost, ScriptedApp, chat
 from tests.servers import gateway, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AppHost]:
-    async with app_host(str(tmp_path_factory.mktemp("spool"))) as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)

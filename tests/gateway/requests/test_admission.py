@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.requests.admission import INTERACTIVE_RUN, Lease, Overloaded, QueueDeadline
-from tests.gateway.scripted_admission import ScriptedAdmission, settle
+from tests.gateway.requests.scripted_admission import ScriptedAdmission, settle
 
 
 async def test_a_free_slot_is_granted_at_once_and_returns_once() -> None:

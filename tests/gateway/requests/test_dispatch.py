@@ -13,24 +13,13 @@ from gateway.api.text.answer import TextAnswer
 from gateway.backends.base import State
 from gateway.requests import dispatch
 from tests.gateway.scripted import ScriptedBackend
-from tests.gateway.scripted_app import CHAT, AppHost, ScriptedApp, app_host, chat
+from tests.gateway.scripted_app import CHAT, AppHost, ScriptedApp, chat
 from tests.servers import until
 
 BOTH = pytest.mark.parametrize("stream", [False, True])
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest.fixture(scope="module")
-def spool_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tmp_path_factory.mktemp("spool"))
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(spool_dir: str) -> AsyncIterator[AppHost]:
-    async with app_host(spool_dir) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -8,13 +8,16 @@ import pytest
 from gateway.backends.base import Call, State
 from gateway.config.settings import ModelSettings, Settings
 from gateway.errors import ApiError
-from gateway.requests.exchange import Exchange, Job
+from gateway.requests.exchange import Exchange, Job, Terms
 from gateway.requests.fleet import Fleet, UnknownModel
 from metrics.registry import Registry
 from metrics.timeline import Timeline
+from pipelines.kinds import metrics_by_kind
 from pipelines.messages.frames import Done
 from pipelines.messages.text import Delta, StringPrompt, TextRequest
 from tests.gateway.backends.workers import IMPATIENT, PATIENCE, read, until, workers
+
+IMAGES = "tests.fake_images:FakeImagePipeline"
 
 
 def fake_model(name: str, **options: Any) -> ModelSettings:
@@ -24,7 +27,7 @@ def fake_model(name: str, **options: Any) -> ModelSettings:
 
 @asynccontextmanager
 async def fleet_of(*models: ModelSettings, **options: Any) -> AsyncIterator[Fleet]:
-    fleet = Fleet(Settings(models=list(models)), Registry(), IMPATIENT, **options)
+    fleet = Fleet(Settings(models=list(models)), Registry(metrics_by_kind()), IMPATIENT, **options)
     await fleet.start()
     try:
         yield fleet
@@ -37,7 +40,9 @@ def states(fleet: Fleet, name: str) -> list[State]:
 
 
 async def test_names_and_aliases_lead_to_one_route_and_others_are_refused() -> None:
-    fleet = Fleet(Settings(models=[fake_model("org/a", aliases=["a", "default"]), fake_model("b")]), Registry())
+    fleet = Fleet(
+        Settings(models=[fake_model("org/a", aliases=["a", "default"]), fake_model("b")]), Registry(metrics_by_kind())
+    )
     assert fleet.route("a") is fleet.route("default") is fleet.route("org/a") is fleet.routes[0]
     with pytest.raises(UnknownModel, match="org/a, b") as unknown:
         fleet.route("c")
@@ -69,7 +74,10 @@ async def test_a_required_model_that_fails_keeps_the_fleet_from_being_ready() ->
 
 
 async def test_text_models_are_loaded_before_the_others() -> None:
-    models = (fake_model("image", kind="image"), fake_model("text", source="fake:slow:0.3"))
+    models = (
+        fake_model("image", kind="image", pipeline=IMAGES),
+        fake_model("text", source="fake:slow:0.3"),
+    )
     async with fleet_of(*models) as fleet:
         seen: set[tuple[State, State]] = set()
         for route in fleet.routes:
@@ -80,7 +88,10 @@ async def test_text_models_are_loaded_before_the_others() -> None:
 
 
 async def test_a_slow_text_model_does_not_hold_up_the_others() -> None:
-    models = (fake_model("image", kind="image"), fake_model("text", source="fake:slow:600"))
+    models = (
+        fake_model("image", kind="image", pipeline=IMAGES),
+        fake_model("text", source="fake:slow:600"),
+    )
     async with fleet_of(*models, head_start_s=0.05) as fleet:
         await until(lambda: fleet.status("image").ready)
         assert states(fleet, "text") == [State.LOADING]
@@ -89,7 +100,8 @@ async def test_a_slow_text_model_does_not_hold_up_the_others() -> None:
 async def ask(fleet: Fleet, model: str, timeout: float = PATIENCE) -> str:
     """The answer to a request as it arrives, or the code of its error."""
     request = TextRequest(prompts=[StringPrompt("one two")])
-    exchange = Exchange(Job("x", fleet.route(model), request, 1, timeout), Timeline(), Registry())
+    job = Job("x", fleet.route(model), request, 1, Terms(timeout))
+    exchange = Exchange(job, Timeline(), Registry(metrics_by_kind()))
     text = ""
     try:
         await exchange.open()

@@ -9,11 +9,12 @@ import pytest
 
 from gateway.backends.base import State
 from gateway.errors import ApiError
-from gateway.requests.exchange import Exchange, Job
+from gateway.requests.exchange import Exchange, Job, Terms
 from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.registry import Registry
 from metrics.timeline import Timeline
+from pipelines.kinds import metrics_by_kind
 from pipelines.logs import fields
 from pipelines.messages.audio import Audio, StreamRequest, decode_item
 from tests.gateway.scripted import SETTINGS, ScriptedBackend
@@ -27,7 +28,8 @@ HANDSHAKE = (
 
 
 def begin(route: Route, request: StreamRequest, timeline: Timeline) -> Exchange:
-    return Exchange(Job("x", route, request, 1, route.settings.timeout_s, live=True), timeline, Registry())
+    job = Job("x", route, request, 1, Terms(route.settings.timeout_s), live=True)
+    return Exchange(job, timeline, Registry(metrics_by_kind()))
 
 
 def loading() -> ScriptedBackend:
@@ -40,7 +42,7 @@ async def test_live_streams_wait_for_the_load_too() -> None:
     backend = loading()
     woken: list[bool] = []
     settings = msgspec.structs.replace(SETTINGS, kind="audio")
-    route = Route("m", "audio", (), settings, [backend], Registry(), lambda: woken.append(True))
+    route = Route("m", "audio", (), settings, [backend], Registry(metrics_by_kind()), lambda: woken.append(True))
     calls = [LiveCall(begin, route, StreamRequest(), Timeline()) for _ in range(2)]
     opening = [asyncio.create_task(call.open()) for call in calls]
     await asyncio.sleep(0)
@@ -56,7 +58,9 @@ async def test_live_streams_wait_for_the_load_too() -> None:
 
 async def live(request: StreamRequest) -> tuple[LiveCall, ScriptedBackend]:
     backend = ScriptedBackend(slots=1)
-    route = Route("m", "audio", (), msgspec.structs.replace(SETTINGS, kind="audio"), [backend], Registry())
+    route = Route(
+        "m", "audio", (), msgspec.structs.replace(SETTINGS, kind="audio"), [backend], Registry(metrics_by_kind())
+    )
     call = LiveCall(begin, route, request, Timeline())
     await call.open()
     return call, backend

@@ -11,7 +11,7 @@ from gateway.api.text.answer import Form, TextStream
 from gateway.api.text.chat_answer import ChatView
 from gateway.requests import dispatch
 from gateway.requests.dispatch import Reply
-from gateway.requests.exchange import Exchange, Job
+from gateway.requests.exchange import Exchange, Job, Terms
 from gateway.uploads.spool import Spool
 from metrics.timeline import Timeline
 from pipelines.messages.frames import Failed
@@ -41,7 +41,7 @@ class Connection:
 def reply(backend: ScriptedBackend, registry: RecordingRegistry, timeout: float = 10.0, **job: Any) -> Reply:
     route = ScriptedFleet(registry).serve(SETTINGS, [backend])
     request = TextRequest(prompts=[ChatPrompt([])])
-    exchange = Exchange(Job("id", route, request, 1, timeout, **job), Timeline(), registry)
+    exchange = Exchange(Job("id", route, request, 1, Terms(timeout), **job), Timeline(), registry)
     return Reply(exchange, TextStream(ChatView(Head("id", 0, "m", "fp"), Form(1))))
 
 

@@ -5,12 +5,13 @@ import msgspec
 from gateway.backends.base import State
 from gateway.requests.routing import Route
 from metrics.registry import Registry
+from pipelines.kinds import metrics_by_kind
 from tests.gateway.scripted import SETTINGS, ScriptedBackend
 
 
 def route(*backends: ScriptedBackend, **model: object) -> Route:
     settings = msgspec.structs.replace(SETTINGS, **model)
-    return Route(settings.name, "text", settings.aliases, settings, backends, registry=Registry())
+    return Route(settings.name, "text", settings.aliases, settings, backends, registry=Registry(metrics_by_kind()))
 
 
 async def test_the_emptiest_ready_replica_is_picked() -> None:
@@ -55,7 +56,7 @@ async def test_the_fingerprint_follows_what_is_served() -> None:
 
 
 async def test_slots_reach_the_metrics() -> None:
-    registry = Registry()
+    registry = Registry(metrics_by_kind())
     it = Route("m", "text", (), SETTINGS, [ScriptedBackend(2)], registry)
     lease = await it.admission.acquire()
     text = registry.render()[0].decode()

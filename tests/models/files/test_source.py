@@ -1,5 +1,4 @@
 import importlib.util
-import json
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 
 from models.errors import SourceError
 from models.files.catalog import EMBEDDED
-from models.files.source import HUB_PATTERNS, detect_kind, resolve
+from models.files.source import HUB_PATTERNS, resolve
 from tests.models.conftest import write_gguf
 
 SMOLLM2 = EMBEDDED["smollm2-135m-instruct"]
@@ -26,19 +25,11 @@ def test_a_folder_with_one_gguf_file_is_that_file(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")  # as some repositories have it beside
     (tmp_path / "README.md").touch()
     assert resolve(str(tmp_path)) == file
-    assert detect_kind(resolve(str(tmp_path))) == "text"
     (tmp_path / "other.gguf").touch()
     with pytest.raises(SourceError, match=r"2 GGUF files: name one of them \(only\.gguf, other\.gguf\)"):
         resolve(str(tmp_path))
     (tmp_path / "model.safetensors").touch()
     assert resolve(str(tmp_path)) == tmp_path
-
-
-@pytest.mark.parametrize("content", ["[]", "{", "null", '{"architectures": "Llama"}', '{"architectures": [1]}'])
-def test_a_description_that_is_none_is_refused_by_its_name(tmp_path: Path, content: str) -> None:
-    (tmp_path / "config.json").write_text(content)
-    with pytest.raises(SourceError, match=r"config\.json"):
-        detect_kind(tmp_path)
 
 
 def test_embedded_models_are_found_without_importing_their_package(
@@ -127,39 +118,3 @@ def test_offline_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(SourceError, match="HF_HUB_OFFLINE"):
         resolve("hf:owner/name@abc")
     assert hub.fetched == []
-
-
-@pytest.mark.parametrize(
-    ("files", "kind"),
-    [
-        ({"config.json": {"architectures": ["LlamaForCausalLM"]}}, "text"),
-        ({"config.json": {"architectures": ["Qwen2VLForConditionalGeneration"]}}, "text"),
-        ({"config.json": {"architectures": ["BertModel"]}}, "embedding"),
-        ({"config.json": {"architectures": ["Qwen3ForCausalLM"]}, "modules.json": []}, "embedding"),
-        ({"config.json": {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}}, "audio"),
-        ({"config.json": {"alignment_heads": [[1, 0]]}}, "audio"),
-        ({"model_index.json": {}}, "image"),
-    ],
-)
-def test_the_kind_of_a_folder(tmp_path: Path, files: dict[str, Any], kind: str) -> None:
-    for name, content in files.items():
-        (tmp_path / name).write_text(json.dumps(content))
-    assert detect_kind(tmp_path) == kind
-
-
-def test_the_kind_of_a_file(tmp_path: Path) -> None:
-    assert detect_kind(write_gguf(tmp_path / "a.gguf", "llama")) == "text"
-    assert detect_kind(write_gguf(tmp_path / "b.gguf", "bert")) == "embedding"
-    (tmp_path / "c.onnx").write_bytes(b"\x08\x08")
-    assert detect_kind(tmp_path / "c.onnx") == "embedding"
-    (tmp_path / "d.bin").write_bytes(b"\x00" * 8)
-    with pytest.raises(SourceError, match="set `kind`"):
-        detect_kind(tmp_path / "d.bin")
-
-
-@pytest.mark.parametrize("config", [None, "{}", '{"architectures": ["Unheard"]}', "{broken"])
-def test_an_unknown_folder_asks_for_the_kind(tmp_path: Path, config: str | None) -> None:
-    if config is not None:
-        (tmp_path / "config.json").write_text(config)
-    with pytest.raises(SourceError, match="kind"):
-        detect_kind(tmp_path)

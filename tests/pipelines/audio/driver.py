@@ -14,8 +14,8 @@ from pipelines.messages.audio import (
     StreamItem,
     StreamRequest,
     TranscriptionRequest,
-    encode_item,
 )
+from pipelines.messages.base import encode_item
 from pipelines.messages.frames import Done, Event, Failed, Priority
 from tests.speech import Samples
 

@@ -16,7 +16,7 @@ from models.embedder.onnx_export import ExportOptions, cache_entry
 from models.files.cache import build_once
 from pipelines.base import InvalidRequest, Ticket
 from pipelines.embedding.pipeline import EmbeddingPipeline
-from pipelines.messages.embedding import EmbeddingRequest, ImageBytes, Vectors
+from pipelines.messages.embedding import EmbeddingOptions, EmbeddingRequest, ImageBytes, Vectors
 from pipelines.messages.frames import Done, ModelSpec
 from pipelines.messages.text import StringPrompt
 from tests.models import checkpoints
@@ -30,7 +30,9 @@ IMAGES = [picture(40, 50), picture(64, 33)]
 
 def served(folder: Path) -> tuple[Rows, Rows]:
     """(texts, images), asked for in one request, mixed."""
-    spec = ModelSpec(name="c", kind="embedding", pipeline="", source=str(folder), device="cpu", threads=1)
+    spec = ModelSpec(
+        name="c", kind="embedding", pipeline="", source=str(folder), options=EmbeddingOptions(), device="cpu", threads=1
+    )
     pipeline, _ = EmbeddingPipeline.load(spec)
     inputs = [
         StringPrompt(TEXTS[0]),

@@ -299,12 +299,13 @@ def test_steps_that_run_at_once_share_what_fits_the_caches(streams: int, tokens:
         ({"dtype": "bfloat16", "quantization": "int8"}, "leave quantization or dtype out"),
         ({"dtype": "int8"}, "not in int8"),
         ({"dtype": "float16"}, "GPU"),
-        ({"embedding": EmbeddingOptions(dynamic_int8=True)}, "quantization"),
+        ({"options": EmbeddingOptions(dynamic_int8=True)}, "quantization"),
         ({"source": "/nowhere"}, "/nowhere"),
     ],
 )
 def test_what_cannot_be_loaded_says_why(fields: dict[str, Any], reason: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 4, "vocab_size": 9}')
-    spec = {"name": "e", "kind": "embedding", "pipeline": "", "source": str(tmp_path), "device": "cpu", **fields}
+    spec = {"name": "e", "kind": "embedding", "pipeline": "", "source": str(tmp_path), "device": "cpu"}
+    spec |= {"options": EmbeddingOptions(), **fields}
     with pytest.raises(ModelError, match=reason):
         EmbeddingPipeline.load(ModelSpec(**spec))

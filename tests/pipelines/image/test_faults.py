@@ -114,14 +114,19 @@ def test_a_picture_that_its_format_cannot_hold_fails_alone(
 
 
 def spec(folder: Path, **fields: Any) -> ModelSpec:
-    settings: dict[str, Any] = {"device": "cpu", "threads": torch.get_num_threads(), **fields}
+    settings: dict[str, Any] = {
+        "device": "cpu",
+        "threads": torch.get_num_threads(),
+        "options": ImageOptions(),
+        **fields,
+    }
     return ModelSpec(
         name="tiny", kind="image", pipeline="pipelines.image.pipeline:ImagePipeline", source=str(folder), **settings
     )
 
 
 def test_loading_warms_up_and_says_what_is_served(sd_folder: Path) -> None:
-    loaded, ready = ImagePipeline.load(spec(sd_folder, image=ImageOptions(max_images=9)))
+    loaded, ready = ImagePipeline.load(spec(sd_folder, options=ImageOptions(max_images=9)))
     assert ready.slots == 9
     assert ready.context_length == 20
     assert ready.details["size"] == "64x64"

@@ -1,26 +1,12 @@
 """Who is prepared next."""
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipelines.base import Ticket
-from pipelines.effort import ITEM, MEDIA_BYTES, effort
-from pipelines.messages.audio import TranscriptionRequest
-from pipelines.messages.embedding import EmbeddingRequest, ImageBytes, RerankRequest
-from pipelines.messages.image import ImageRequest
-from pipelines.messages.text import (
-    ChatPrompt,
-    FunctionCall,
-    Message,
-    StringPrompt,
-    TextPart,
-    TextRequest,
-    TokenPrompt,
-    ToolCall,
-)
+from pipelines.messages.text import StringPrompt, TextRequest
 from pipelines.runtime.backlog import BATCH_S, LARGE, PATIENCE_S, Backlog
 from pipelines.runtime.inbox import Inbox, OpenRequest
 from pipelines.runtime.prepare_pool import PreparePool
@@ -88,29 +74,3 @@ def test_a_chunk_of_a_stream_waits_from_when_it_comes(monkeypatch: pytest.Monkey
         opened.push(item)
         pool.put(opened)
     assert [pool._backlog.take(large=True).ticket.id for _ in range(3)] == ["old", "new", "stream"]
-
-
-def test_what_there_is_to_read_is_all_that_a_request_has(tmp_path: Path) -> None:
-    call = ToolCall("id", FunctionCall("f", "{}"))
-    chat = ChatPrompt(
-        [
-            Message("user", [TextPart("four"), TextPart("fives")]),
-            Message("assistant", name="me", tool_calls=[call]),
-            Message("tool", [TextPart("six")], tool_call_id="id"),
-        ]
-    )
-    text = len("four" + "fives" + "me" + "id" + "function" + "f" + "{}" + "six" + "id")
-    assert effort(TextRequest(prompts=[chat])) == text + ITEM * (4 + 1)
-    assert effort(TextRequest(prompts=[StringPrompt("abc"), TokenPrompt([1, 2])], n=3)) == 5 + ITEM * 6
-    assert effort(EmbeddingRequest(inputs=[StringPrompt("abc"), ImageBytes(bytes(40))])) == 8
-    assert effort(RerankRequest(query="q", documents=["ab", "c"])) == 4
-    file = tmp_path / "file"
-    file.write_bytes(bytes(10 * MEDIA_BYTES))
-    assert effort(TranscriptionRequest(path=str(file))) == 10
-    assert effort(ImageRequest(prompt="cat", negative_prompt="dog")) == 6
-    assert effort(ImageRequest(prompt="cat", image=str(file), mask=str(file))) == 23
-    assert effort(ImageRequest(prompt="cat", image=str(tmp_path / "gone"))) == 3
-
-
-def test_choices_do_not_make_a_small_prompt_large() -> None:
-    assert effort(TextRequest(prompts=[StringPrompt("x" * 1024)], n=128)) < LARGE

@@ -19,7 +19,7 @@ def loaded():
         source="embedded:smollm2-135m-instruct",
         device="cpu",
         threads=1,
-        text=TextOptions(kv_cache_tokens=4096),
+        options=TextOptions(kv_cache_tokens=4096),
     )
     return TextPipeline.load(spec)
 

@@ -301,6 +301,6 @@ def test_options_that_can_not_hold_are_named(options, named):
 
 
 def test_a_model_that_is_not_there_is_a_model_error(tmp_path):
-    spec = ModelSpec(name="m", kind="text", pipeline="", source=str(tmp_path / "nothing"))
+    spec = ModelSpec(name="m", kind="text", pipeline="", source=str(tmp_path / "nothing"), options=TextOptions())
     with pytest.raises(ModelError, match="nothing"):
         TextPipeline.load(spec)

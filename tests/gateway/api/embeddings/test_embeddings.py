@@ -3,20 +3,18 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 import pytest
-import pytest_asyncio
 
 from gateway.api.embeddings.answer import decimals
 from gateway.api.texts import MAX_UNITS
 from pipelines.messages.embedding import EmbeddingRequest, ImageBytes
 from pipelines.messages.text import StringPrompt, TokenPrompt
-from tests.gateway.embedding import Embedding, answered, opened, vector
+from tests.gateway.api.embeddings.scripted_embedding import answered, opened, vector
 from tests.gateway.scripted import ScriptedBackend, ScriptedCall
-from tests.gateway.scripted_app import AppHost, ScriptedApp, app_host
+from tests.gateway.scripted_app import AppHost, ScriptedApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -24,17 +22,6 @@ EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
 
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n....").decode()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AppHost]:
-    async with app_host(str(tmp_path_factory.mktemp("spool"))) as running:
-        yield running
-
-
-@pytest.fixture
-def it(server: AppHost) -> ScriptedApp:
-    return server.app(Embedding(slots=1024, answer=answered), kind="embedding")
 
 
 async def embed(it: ScriptedApp, input: Any, **fields: Any) -> Any:

@@ -3,30 +3,22 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from gateway.api.images.request import GenerationBody, parse_form, to_image_request
 from gateway.errors import ApiError
 from pipelines.messages.frames import Accepted, Failed
 from pipelines.messages.image import Denoised, ImageOptions, ImageRequest, Picture, Preview
 from tests.gateway.scripted import ScriptedBackend, ScriptedCall
-from tests.gateway.scripted_app import AppHost, ScriptedApp, app_host
+from tests.gateway.scripted_app import AppHost, ScriptedApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 GENERATIONS, EDITS = "/v1/images/generations", "/v1/images/edits"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AppHost]:
-    async with app_host(str(tmp_path_factory.mktemp("spool"))) as running:
-        yield running
 
 
 class Painting(ScriptedBackend):

@@ -1,28 +1,15 @@
 """`/v1/chat/completions`: what is taken, what comes out."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from gateway.api.text.chat_request import ChatRequest
 from pipelines.messages.text import ChatPrompt, ChoiceDone, Message, TextPart, TextRequest, TokenLogprob, TopLogprob
 from tests.gateway.scripted import ScriptedCall
-from tests.gateway.scripted_app import CHAT, AppHost, ScriptedApp, app_host, events
+from tests.gateway.scripted_app import CHAT, AppHost, ScriptedApp, events
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest.fixture(scope="module")
-def spool_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tmp_path_factory.mktemp("spool"))
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(spool_dir: str) -> AsyncIterator[AppHost]:
-    async with app_host(spool_dir) as running:
-        yield running
 
 
 def hello(call: ScriptedCall) -> None:

@@ -1,27 +1,14 @@
 """`/v1/chat/completions`: what is refused, and in which words."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from tests.gateway.scripted_app import CHAT, AppHost, ScriptedApp, app_host, chat
+from tests.gateway.scripted_app import CHAT, AppHost, ScriptedApp, chat
 
 CALLS = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest.fixture(scope="module")
-def spool_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tmp_path_factory.mktemp("spool"))
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(spool_dir: str) -> AsyncIterator[AppHost]:
-    async with app_host(spool_dir) as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,23 +1,15 @@
 """`/v1/completions`: the four forms of a prompt, the legacy log-probabilities, chunks."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from gateway.api.text.completion_request import CompletionRequest
 from pipelines.messages.text import Delta, StringPrompt, TextRequest, TokenLogprob, TokenPrompt, TopLogprob
 from tests.gateway.scripted import ScriptedCall
-from tests.gateway.scripted_app import COMPLETIONS, AppHost, ScriptedApp, app_host, events
+from tests.gateway.scripted_app import COMPLETIONS, AppHost, ScriptedApp, events
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AppHost]:
-    async with app_host(str(tmp_path_factory.mktemp("spool"))) as running:
-        yield running
 
 
 def hello(call: ScriptedCall) -> None:

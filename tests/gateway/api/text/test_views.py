@@ -12,7 +12,8 @@ from gateway.api.text.chat_answer import ChatView
 from gateway.api.text.completion_answer import CompletionView
 from metrics.timeline import Phases
 from pipelines.messages import frames
-from pipelines.messages.frames import Done, Said
+from pipelines.messages.base import Said
+from pipelines.messages.frames import Done
 from pipelines.messages.text import ChoiceDone, Delta, FinishReason, TokenLogprob
 
 HEAD = Head("id", 0, "m", "fp")

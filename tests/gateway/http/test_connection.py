@@ -16,8 +16,8 @@ import openai
 import pytest
 import requests
 
+from tests.gateway.http.raw_http import CHAT, keyed, only_connection, request, standing, statuses_and_codes
 from tests.gateway.idle_fleet import KEY, make_settings
-from tests.gateway.wire import CHAT, keyed, only_connection, request, standing, statuses_and_codes
 from tests.servers import Gateway, gateway_thread, until
 
 LINGER_S = 0.2

@@ -7,8 +7,8 @@ import pytest
 
 from gateway.backends.base import State
 from gateway.requests.admission import Lease, Overloaded, QueueDeadline, Unavailable
+from tests.gateway.requests.scripted_admission import ScriptedAdmission, settle
 from tests.gateway.scripted import ScriptedBackend
-from tests.gateway.scripted_admission import ScriptedAdmission, settle
 
 
 async def test_nobody_is_sent_to_a_replica_that_is_not_ready() -> None:

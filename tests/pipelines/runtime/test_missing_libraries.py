@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.base import ModelError
+from pipelines.messages.audio import AudioOptions
 from pipelines.messages.frames import ModelSpec
 from pipelines.runtime.worker import load
 
@@ -18,8 +19,8 @@ class Deaf:
 """
 
 
-def spec(pipeline: str) -> ModelSpec:
-    return ModelSpec(name="m", kind="audio", pipeline=pipeline, source="fake:")
+def spec(pipeline: str) -> ModelSpec[AudioOptions]:
+    return ModelSpec(name="m", kind="audio", pipeline=pipeline, source="fake:", options=AudioOptions())
 
 
 @pytest.mark.parametrize("code", [EARLY, LATE])

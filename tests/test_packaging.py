@@ -8,22 +8,23 @@ import subprocess
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
 import pytest
 import yaml
+from msgspec.structs import fields
 from packaging.requirements import Requirement
 
 from gateway import __version__
 from gateway.config.environment import SHORTHANDS, VariableError, overlay
-from gateway.config.settings import KeySettings, ModelSettings, ServerSettings, Settings, SloSettings, load_settings
+from gateway.config.settings import KeySettings, ServerSettings, Settings, SloSettings, document_type, load_settings
 from models.files.catalog import EMBEDDED, OWN
 from models.privacy import SILENCED
-from pipelines.messages.image import ImageOptions
+from pipelines.kinds import KINDS
 from pipelines.messages.sampling import SamplingOptions
-from pipelines.messages.text import TextOptions
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 
 
 def read(name: str) -> str:
@@ -113,7 +114,9 @@ def test_the_example_names_every_key() -> None:
 
 
 def _tables() -> list[type]:
-    return [ServerSettings, KeySettings, ModelSettings, SloSettings, TextOptions, SamplingOptions, ImageOptions]
+    (models,) = (field.type for field in fields(document_type()) if field.name == "models")
+    options = (kind.options for kind in KINDS.values())
+    return [ServerSettings, KeySettings, *get_args(models), SloSettings, SamplingOptions, *options]
 
 
 def test_documented_variables_exist() -> None:
@@ -122,7 +125,7 @@ def test_documented_variables_exist() -> None:
     for name in found:
         tree: dict[str, object] = {"models": [{"name": "smollm2-135m-instruct"}]}
         try:
-            overlay(tree, Settings, {name: "1"})
+            overlay(tree, document_type(), {name: "1"})
         except VariableError as error:
             refusal = str(error)  # of the value, which is none; not of the name
         else:

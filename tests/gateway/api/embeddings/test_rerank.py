@@ -1,29 +1,16 @@
 """`/v1/rerank` and its other addresses on the wire, over a worker whose answers the test speaks."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from pipelines.messages.embedding import RerankRequest
-from tests.gateway.embedding import Embedding, answered, opened
-from tests.gateway.scripted_app import AppHost, ScriptedApp, app_host
+from tests.gateway.api.embeddings.scripted_embedding import opened
+from tests.gateway.scripted_app import ScriptedApp
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 RERANK = "/v1/rerank"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AppHost]:
-    async with app_host(str(tmp_path_factory.mktemp("spool"))) as running:
-        yield running
-
-
-@pytest.fixture
-def it(server: AppHost) -> ScriptedApp:
-    return server.app(Embedding(slots=400, answer=answered), kind="embedding")
 
 
 async def rerank(it: ScriptedApp, documents: Any, **fields: Any) -> Any:

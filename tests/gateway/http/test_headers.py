@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.http.protocol import MAX_HEAD_BYTES
+from tests.gateway.http.raw_http import CHAT, keyed, only_connection, request, statuses_and_codes
 from tests.gateway.idle_fleet import KEY
-from tests.gateway.wire import CHAT, keyed, only_connection, request, statuses_and_codes
 from tests.servers import Gateway
 
 
