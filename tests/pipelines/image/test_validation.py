@@ -17,7 +17,6 @@ from pipelines.base import InvalidRequest, Ticket
 from pipelines.image import uploads
 from pipelines.media import pictures
 from pipelines.messages.image import ImageRequest
-from pipelines.messages.text import StringPrompt, TextRequest
 from tests.pipelines.image import checkpoints
 from tests.pipelines.image.driver import ImageDriver, worst
 
@@ -131,12 +130,6 @@ def test_models_without_a_use_for_something_say_so(flux: ImageDriver, image: str
     assert refusal(flux, width=68, height=64).param == "size"  # a patch is two latents wide
     schnell = ImageDriver(checkpoints.flux(tmp_path, guidance=False))
     assert refusal(schnell, width=64, height=64, guidance_scale=3.5).param == "guidance_scale"
-
-
-def test_another_kind_of_request_is_refused(driver: ImageDriver) -> None:
-    with pytest.raises(InvalidRequest) as raised:
-        driver.pipeline.prepare(TICKET, TextRequest(prompts=[StringPrompt("a cat")]))
-    assert raised.value.param == "model"
 
 
 def test_defaults_are_the_requests_then_the_operators_then_the_authors(tmp_path: Path) -> None:
