@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from gateway.api.audio.answer import DurationUsage
+
 # --- client -> server -------------------------------------------------------------------------------------------------
 
 
@@ -181,10 +183,6 @@ class TranscriptTentative(ServerEvent, frozen=True, tag="conversation.item.input
     item_id: str
     text: str
     content_index: int = 0
-
-
-class DurationUsage(Struct, frozen=True, tag_field="type", tag="duration"):
-    seconds: float
 
 
 class TranscriptCompleted(ServerEvent, frozen=True, tag="conversation.item.input_audio_transcription.completed"):

@@ -12,7 +12,6 @@ from pipelines.messages.sampling import SamplingDefaults, SamplingOptions
 from pipelines.messages.text import (
     ChatPrompt,
     FunctionCall,
-    MediaPart,
     Message,
     StringPrompt,
     TextPart,
@@ -96,7 +95,6 @@ def test_the_borders_themselves_are_legal(fields):
         ("prompt", TokenPrompt([1, VOCAB])),
         ("prompt", TokenPrompt([-1])),
         ("messages", ChatPrompt([])),
-        ("messages[0].content[1]", ChatPrompt([Message("user", [TextPart("a"), MediaPart("image", "", "")])])),
     ],
 )
 def test_a_prompt_that_can_not_be_read_is_named(param, prompt):
