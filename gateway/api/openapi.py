@@ -132,6 +132,7 @@ def _describable(body: type[Struct], form: FormBody | None = None) -> type[Struc
             fields.append((name, field.type))
         else:
             fields.append((name, field.type, field.default))
+    fields.sort(key=len)  # what is required comes first
     return msgspec.defstruct(body.__name__, fields, kw_only=True, forbid_unknown_fields=True)
 
 

@@ -42,7 +42,7 @@ class Preparer:
         config = self._config
         if config.family == "cross_encoder":
             raise InvalidRequest("this model scores pairs of texts and has no vectors; use /v1/rerank", "model")
-        if request.dimensions is not None and not 1 <= request.dimensions <= config.dimensions:
+        if request.dimensions is not None and request.dimensions > config.dimensions:
             param = request.called("dimensions")
             raise InvalidRequest(f"{param!r} may be 1 to {config.dimensions} for this model", param)
         limit = self._limit(request)

@@ -3,10 +3,10 @@
 `StreamItem`s travel inside `Feed` frames, each as one MessagePack message.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from metrics.timeline import Timeline
 from pipelines.messages.base import Count, Item, Options, Request, Said
@@ -26,6 +26,14 @@ class AudioOptions(Options, frozen=True, kw_only=True):
     window: Literal["adaptive", "full"] = "adaptive"  # encode only what was spoken, or 30 s always
 
 
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+SpeechThreshold = Annotated[float, Meta(ge=0, le=1)]  # probability from which a frame is speech
+SilenceMs = Annotated[int, Meta(ge=32, le=10_000)]  # a pause of this length ends a turn, or may end a window
+PaddingMs = Annotated[int, Meta(ge=0, le=5_000)]  # kept before a turn
+Rate = Annotated[int, Meta(ge=8_000, le=96_000)]  # Hz
+AudioTemperature = Annotated[float, Meta(ge=0, le=1)]
+
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
@@ -37,25 +45,25 @@ class TranscriptionRequest(Request, frozen=True, kw_only=True, omit_defaults=Tru
     language: str | None = None  # None: detected
     prompt: str = ""  # text that could have come before: its style and spelling are followed
     hotwords: str = ""  # words that are likely to be said
-    temperature: float | None = None  # None or 0: the fallback ladder
+    temperature: AudioTemperature | None = None  # None or 0: the fallback ladder
     timestamps: bool = False  # segments and words have times; without, there is one segment a window
-    vad_threshold: float = 0.5  # speech probability
-    vad_silence_ms: int = 500  # a pause of this length may end a window
+    vad_threshold: SpeechThreshold = 0.5
+    vad_silence_ms: SilenceMs = 500
 
 
 class TurnDetection(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Server-side detection of where someone's turn to speak begins and ends."""
 
-    threshold: float = 0.5
-    prefix_padding_ms: int = 300
-    silence_duration_ms: int = 500
+    threshold: SpeechThreshold = 0.5
+    prefix_padding_ms: PaddingMs = 300
+    silence_duration_ms: SilenceMs = 500
 
 
 class StreamRequest(Request, frozen=True, kw_only=True, omit_defaults=True, tag="speech_stream"):
     """A live stream; it goes on until `End`."""
 
     encoding: Literal["pcm16", "pcmu", "pcma"] = "pcm16"  # little-endian | G.711 mu-law | G.711 A-law
-    rate: int = 24_000  # Hz
+    rate: Rate = 24_000
     language: str | None = None
     prompt: str = ""
     turn_detection: TurnDetection | None = TurnDetection()  # None: the client commits by itself

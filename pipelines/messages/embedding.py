@@ -23,6 +23,11 @@ class ImageBytes(Struct, frozen=True, tag="image"):
     data: bytes
 
 
+MAX_INPUTS = 2048
+MAX_DOCUMENTS = 2048
+Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]  # in tokens, components, documents: more than any model has
+TextKind = Annotated[str, Meta(min_length=1, max_length=64)]
+
 EmbeddingInput = StringPrompt | TokenPrompt | ImageBytes
 Truncate = Literal["none", "start", "end"]  # which side of an over-long text is cut off; none: it is refused
 
@@ -30,20 +35,20 @@ Truncate = Literal["none", "start", "end"]  # which side of an over-long text is
 class EmbeddingRequest(Named, frozen=True, kw_only=True, omit_defaults=True, tag="embedding"):
     """A vector for each input. Answered by `Vectors`, in any order of the inputs."""
 
-    inputs: list[EmbeddingInput]
+    inputs: Annotated[list[EmbeddingInput], Meta(min_length=1, max_length=MAX_INPUTS)]
     truncate: Truncate = "none"
-    dimensions: int | None = None  # the first so many components, brought to unit length again
-    kind: str | None = None  # query, document, …: which of the model's prompts comes before each text
-    max_tokens: int | None = None  # of an input, special ones included; None: what the model takes
+    dimensions: Size | None = None  # the first so many components, brought to unit length again
+    kind: TextKind | None = None  # query, document, …: which of the model's prompts comes before each text
+    max_tokens: Size | None = None  # of an input, special ones included; None: what the model takes
 
 
 class RerankRequest(Named, frozen=True, kw_only=True, omit_defaults=True, tag="rerank"):
     """How well each document answers the query. Answered by one `Scores`."""
 
     query: str
-    documents: list[str]
+    documents: Annotated[list[str], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
     truncate: Truncate = "end"  # of documents; the query is never cut
-    max_tokens_per_document: int | None = None
+    max_tokens_per_document: Size | None = None
 
 
 class Vectors(Said, frozen=True, tag="vectors"):

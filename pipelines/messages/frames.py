@@ -68,6 +68,14 @@ class Open(Struct, Generic[R], frozen=True, tag="open"):
     tenant: str = ""  # whose it is: what the engine has is shared fairly between tenants
 
 
+class Malformed(Struct, frozen=True, tag="open"):
+    """What is read of an Open whose request breaks a limit of its type: it alone is refused."""
+
+    id: str
+    message: str = ""
+    param: str | None = None
+
+
 class Feed(Struct, frozen=True, tag="feed"):
     """A chunk for an open stream. Items of one request are handled in order."""
 

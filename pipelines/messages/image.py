@@ -7,9 +7,21 @@ from msgspec import Meta
 from metrics.timeline import Timeline
 from pipelines.messages.base import Count, Options, Request, Said
 
-MAX_GUIDANCE = 100
-
 OutputFormat = Literal["png", "jpeg", "webp"]
+SchedulerName = Literal["ddim", "euler", "euler_a", "dpmpp_2m", "dpmpp_2m_karras", "unipc", "lcm", "flow_match_euler"]
+
+MAX_IMAGES = 10  # of one request
+MAX_PROMPT = 32_000  # characters: what is longer is not worth counting its tokens
+
+ImageCount = Annotated[int, Meta(ge=1, le=MAX_IMAGES)]
+ImagePrompt = Annotated[str, Meta(max_length=MAX_PROMPT)]
+EdgeLength = Annotated[int, Meta(ge=1, le=99_999)]  # pixels
+ImageSeed = Annotated[int, Meta(ge=0, le=2**53 - MAX_IMAGES)]  # that of each image is exact in every reader of JSON
+Steps = Annotated[int, Meta(ge=1)]
+Guidance = Annotated[float, Meta(ge=0, le=100)]
+Strength = Annotated[float, Meta(gt=0, le=1)]
+Previews = Annotated[int, Meta(ge=0, le=3)]
+Compression = Annotated[int, Meta(ge=0, le=100)]
 
 
 class ImageOptions(Options, frozen=True, kw_only=True):
@@ -20,7 +32,7 @@ class ImageOptions(Options, frozen=True, kw_only=True):
     max_steps: Count = 150  # of one image
     max_pixels: Count = 4_194_304  # of one image
     default_steps: Count | None = None  # None: as the model's card or family has it
-    default_guidance: Annotated[float, Meta(ge=0, le=MAX_GUIDANCE)] | None = None
+    default_guidance: Guidance | None = None
 
     def conflict(self) -> tuple[str, str] | None:
         if self.default_steps is not None and self.default_steps > self.max_steps:
@@ -34,23 +46,23 @@ class ImageOptions(Options, frozen=True, kw_only=True):
 class ImageRequest(Request, frozen=True, kw_only=True, omit_defaults=True, tag="image_generation"):
     """`n` images of one prompt; image k is what one image with `seed + k` would be. None: the model's default."""
 
-    prompt: str
-    negative_prompt: str = ""
-    n: int = 1
-    width: int | None = None  # pixels
-    height: int | None = None
+    prompt: ImagePrompt
+    negative_prompt: ImagePrompt = ""
+    n: ImageCount = 1
+    width: EdgeLength | None = None
+    height: EdgeLength | None = None
     nearest: bool = False  # where the model can't draw that size, draw the nearest; else it is refused
-    seed: int | None = None  # None: chosen, and told with each picture
-    steps: int | None = None
-    guidance_scale: float | None = None
-    scheduler: str | None = None  # ddim | euler | euler_a | dpmpp_2m | dpmpp_2m_karras | unipc | lcm | flow_match_euler
-    partial_images: int = 0  # previews of each image, spread over its steps
+    seed: ImageSeed | None = None  # None: chosen, and told with each picture
+    steps: Steps | None = None
+    guidance_scale: Guidance | None = None
+    scheduler: SchedulerName | None = None
+    partial_images: Previews = 0  # previews of each image, spread over its steps
     progress: bool = False  # whether each step is told
     output_format: OutputFormat = "png"
-    output_compression: int | None = None  # 0…100: quality of jpeg and webp; None: the format's usual
+    output_compression: Compression | None = None  # quality of jpeg and webp; None: the format's usual
     image: str | None = None  # a file in the spool to start from
     mask: str | None = None  # a file in the spool: where it is transparent, `image` is drawn anew
-    strength: float | None = None  # 0…1: how far from `image`; None: 0.8
+    strength: Strength | None = None  # how far from `image`; None: 0.8
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

@@ -7,9 +7,16 @@ from msgspec import Meta, Struct, field
 from metrics.timeline import Timeline
 from pipelines.messages.base import Count, Options, Said
 from pipelines.messages.names import Named
-from pipelines.messages.sampling import SamplingOptions
+from pipelines.messages.sampling import Sampling, SamplingOptions, TokenId
 
 FinishReason = Literal["stop", "length"]
+# Prompts of a request, and choices of all of them together: each is a sequence with its own tokens.
+MAX_SEQUENCES = 2048
+Choices = Annotated[int, Meta(ge=1, le=128)]  # of each prompt
+MAX_DRAFT = 32  # tokens of one draft
+DraftLength = Annotated[int, Meta(ge=1, le=MAX_DRAFT)]
+MAX_PROMPT_IDS = 2**20
+TokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_PROMPT_IDS)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 ProposerKind = Literal["ngram", "draft"]  # of drafts: what followed the last tokens before, or a small model's words
 
@@ -26,7 +33,7 @@ class TextOptions(Options, frozen=True, kw_only=True):
     prefix_cache: bool = True
     speculation: ProposerKind | None = None  # drafts of requests that don't say
     draft: str | None = None  # source of a small model with the same vocabulary, whose drafts can be asked for then
-    max_draft: Count = 8  # tokens of one draft
+    max_draft: DraftLength = 8
     dense_prefill: bool | None = None  # keep a dense copy of quantised weights (None: without native kernels)
     sampling: SamplingOptions = SamplingOptions()
 
@@ -66,7 +73,7 @@ class Message(Struct, frozen=True, omit_defaults=True):
 
 
 class ChatPrompt(Struct, frozen=True, tag="chat"):
-    messages: list[Message]
+    messages: Annotated[list[Message], Meta(min_length=1)]
 
 
 class StringPrompt(Struct, frozen=True, tag="string"):
@@ -74,41 +81,21 @@ class StringPrompt(Struct, frozen=True, tag="string"):
 
 
 class TokenPrompt(Struct, frozen=True, tag="tokens"):
-    ids: list[int]
+    ids: TokenIds
 
 
 Prompt = ChatPrompt | StringPrompt | TokenPrompt
 
 
-class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Sampling parameters; None takes the model's default: `Ready.sampling`."""
-
-    temperature: float | None = None  # 0: greedy
-    top_p: float | None = None
-    top_k: int | None = None  # 0 or -1: off
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[int, float] = {}
-    seed: int | None = None
-    max_tokens: int | None = None  # None: the rest of the context
-    min_tokens: int = 0  # generated tokens before EOS or a stop id may be chosen
-    stop: list[str] = []
-    stop_token_ids: list[int] = []
-    ignore_eos: bool = False
-    logprobs: int | None = None  # None: off; k: the chosen token's and the k most likely ones'
-
-
 class TextRequest(Named, frozen=True, kw_only=True, omit_defaults=True, tag="text"):
     """`n` choices for each prompt; choice `i` belongs to prompt `i // n`."""
 
-    prompts: list[Prompt]
+    prompts: Annotated[list[Prompt], Meta(min_length=1, max_length=MAX_SEQUENCES)]
     sampling: Sampling = Sampling()
-    n: int = 1
+    n: Choices = 1
     echo: bool = False  # completions only: the prompt's own text (and log-probabilities) come first
     proposer: ProposerKind | None = None  # of drafts; None: as the model is configured, else ngram
-    max_draft: int | None = None  # tokens of one draft; None: as the model is configured, 0: no drafts
+    max_draft: Annotated[int, Meta(ge=0, le=MAX_DRAFT)] | None = None  # None: as the model is configured, 0: no drafts
     salt: str = ""  # the tenant's: prefix blocks are shared only between equal salts. Set by the server
 
 

@@ -3,11 +3,12 @@
 The first one, a Load, names the card of the worker's kind; that says what the others may carry.
 """
 
+import re
 import socket
 import threading
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +23,7 @@ from pipelines.messages.frames import (
     FromWorker,
     Load,
     LoadFailed,
+    Malformed,
     ModelSpec,
     Open,
     Ping,
@@ -62,11 +64,22 @@ def encode_frame(message: Load[Options] | ToWorker | FromWorker) -> bytearray:
     return frame
 
 
+def undecodable(body: bytes | memoryview, error: msgspec.DecodeError) -> NoReturn:
+    """Raises FrameError."""
+    raise FrameError(f"undecodable frame: {error}") from error
+
+
 class FrameReader(Generic[M]):
     """Cuts a byte stream into messages, wherever the reads happened to end."""
 
-    def __init__(self, decoder: "msgspec.msgpack.Decoder[M]") -> None:
+    def __init__(
+        self,
+        decoder: "msgspec.msgpack.Decoder[M]",
+        salvage: Callable[[bytes | memoryview, msgspec.ValidationError], M] = undecodable,
+    ) -> None:
+        """`salvage` makes what it can of a message that is none of the decoder's, or raises FrameError."""
         self._decode = decoder.decode
+        self._salvage = salvage
         self._buffer = bytearray()
         self._needed = HEADER  # bytes the buffer must hold before there is a whole frame (or header) to look at
 
@@ -102,14 +115,32 @@ class FrameReader(Generic[M]):
                 return messages, start
             try:
                 messages.append(self._decode(data[body : body + length]))
+            except msgspec.ValidationError as error:
+                messages.append(self._salvage(data[body : body + length], error))
             except msgspec.DecodeError as error:
-                raise FrameError(f"undecodable frame: {error}") from error
+                undecodable(data[body : body + length], error)
             start = body + length
 
 
-def to_worker_reader(kind: Kind) -> FrameReader[ToWorker]:
+def to_worker_reader(kind: Kind) -> FrameReader[ToWorker | Malformed]:
     """Of what follows the Load."""
-    return FrameReader(msgspec.msgpack.Decoder(_OPEN[kind.requests] | Feed | Abort | Ping | Drain))
+    return FrameReader(msgspec.msgpack.Decoder(_OPEN[kind.requests] | Feed | Abort | Ping | Drain), _malformed)
+
+
+_opened = msgspec.msgpack.Decoder(Malformed)
+_BROKEN = re.compile(r"(?P<what>.*?) - at `\$\.request\.(?:sampling\.)?(?P<param>[^`]*)`", re.DOTALL)
+
+
+def _malformed(body: bytes | memoryview, error: msgspec.ValidationError) -> Malformed:
+    """Raises FrameError where it is no request that is wrong."""
+    try:
+        opened = _opened.decode(body)
+    except msgspec.DecodeError:
+        undecodable(body, error)
+    match = _BROKEN.fullmatch(str(error))
+    if match is None:
+        return Malformed(opened.id, str(error))
+    return Malformed(opened.id, f"{match['param']!r} is not valid: {match['what'].replace('`', '')}", match["param"])
 
 
 def from_worker_reader(kind: Kind) -> FrameReader[FromWorker]:
@@ -172,7 +203,7 @@ class WorkerChannel:
         """To wait until there is something to receive."""
         return self._socket.fileno()
 
-    def receive(self) -> Sequence[ToWorker]:
+    def receive(self) -> Sequence[ToWorker | Malformed]:
         """The messages that the next read completes, often none. Raises EOFError once the gateway's end is closed,
         FrameError, OSError."""
         size = self._socket.recv_into(self._space)

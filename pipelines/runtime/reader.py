@@ -10,7 +10,7 @@ from typing import Generic, NoReturn
 
 from pipelines.base import Ticket, W
 from pipelines.messages.base import Request
-from pipelines.messages.frames import Abort, Drain, Feed, Open, Ping, Pong, ToWorker
+from pipelines.messages.frames import Abort, Drain, Feed, Malformed, Open, Ping, Pong, ToWorker
 from pipelines.runtime.inbox import Inbox, OpenRequest, OpenRequests, Refused
 from pipelines.runtime.ipc import FrameError, WorkerChannel
 from pipelines.runtime.prepare_pool import PreparePool
@@ -128,10 +128,13 @@ class Reader(Generic[W]):
             log.exception("the reader failed")
             _leave(1)
 
-    def handle(self, message: ToWorker) -> None:
+    def handle(self, message: ToWorker | Malformed) -> None:
         match message:
             case Open():
                 self._open(message)
+            case Malformed(id=id, message=what, param=param):
+                refused = self._opened(Ticket(id, "interactive", monotonic()))
+                self._inbox.put(Refused(refused, "invalid_request", what, param))
             case Feed(id=id, data=data):
                 request = self._requests.get(id)
                 if request is not None and request.push(data):
@@ -147,14 +150,17 @@ class Reader(Generic[W]):
     def _open(self, message: Open[Request]) -> None:
         received = monotonic()
         deadline = None if message.deadline is None else received + message.deadline
-        request = OpenRequest(Ticket(message.id, message.priority, received, deadline, message.tenant))
-        if message.id in self._requests:
-            raise FrameError(f"request {message.id} is open already")
-        self._requests[message.id] = request
+        request = self._opened(Ticket(message.id, message.priority, received, deadline, message.tenant))
         if self._draining:
             self._inbox.put(Refused(request, "worker_lost", "the worker is shutting down"))
         elif request.push(message.request):
             self._pool.put(request)
+
+    def _opened(self, ticket: Ticket) -> OpenRequest:
+        if ticket.id in self._requests:
+            raise FrameError(f"request {ticket.id} is open already")
+        request = self._requests[ticket.id] = OpenRequest(ticket)
+        return request
 
 
 def _leave(status: int) -> NoReturn:

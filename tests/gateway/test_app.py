@@ -73,7 +73,7 @@ async def test_a_bug_on_the_short_way_tells_nothing_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, _ = make_app(make_settings(tmp_path))
-    monkeypatch.setattr("gateway.api.text.endpoint.decode_texts", lambda *_: {}["/home/secret"])
+    monkeypatch.setattr("gateway.api.text.handler.decode_texts", lambda *_: {}["/home/secret"])
     body = {"model": "first", "messages": [{"role": "user", "content": "x"}]}
     async with make_client(app, **{"x-request-id": "trace-8"}) as client:
         response = await client.post("/v1/chat/completions", json=body)

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Struct, ValidationError
+from msgspec import Struct, ValidationError
 
 from gateway.api.forms import single
 from gateway.api.texts import NOT_EMPTY
 from gateway.errors import ApiError, bad_request, validation_error
-from pipelines.messages.audio import TranscriptionRequest
+from pipelines.messages.audio import AudioTemperature, PaddingMs, SilenceMs, SpeechThreshold, TranscriptionRequest
 
 Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
 Granularity = Literal["word", "segment"]
@@ -23,9 +23,9 @@ class ChunkingStrategy(Struct, frozen=True, forbid_unknown_fields=True):
     """How long audio is cut. "auto", or where speech is detected with these."""
 
     type: Literal["auto", "server_vad"] = "auto"
-    threshold: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.5
-    silence_duration_ms: Annotated[int, Meta(ge=0, le=10_000)] = 500
-    prefix_padding_ms: Annotated[int, Meta(ge=0, le=10_000)] = 300
+    threshold: SpeechThreshold = 0.5
+    silence_duration_ms: SilenceMs = 500
+    prefix_padding_ms: PaddingMs = 300
 
 
 class TranscriptionForm(Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,7 +33,7 @@ class TranscriptionForm(Struct, frozen=True, forbid_unknown_fields=True):
     language: str | None = None
     prompt: str = ""
     response_format: Format = "json"
-    temperature: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
+    temperature: AudioTemperature | None = None
     timestamp_granularities: list[Granularity] = []
     stream: bool = False
     chunking_strategy: ChunkingStrategy = ChunkingStrategy()

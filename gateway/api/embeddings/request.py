@@ -8,16 +8,13 @@ from gateway.api.text.sampling import unsupported
 from gateway.api.texts import NOT_EMPTY, TruncateName, check_text, renamed, same, truncation
 from gateway.errors import bad_request
 from gateway.uploads.data_uri import decode_data_uri
-from pipelines.messages.embedding import EmbeddingInput, EmbeddingRequest, ImageBytes
+from pipelines.messages.embedding import MAX_INPUTS, EmbeddingInput, EmbeddingRequest, ImageBytes, Size, TextKind
+from pipelines.messages.sampling import TokenId
 from pipelines.messages.text import StringPrompt, TokenPrompt
 
-MAX_INPUTS = 2048
-
-TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Dimensions = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 # For the schema: no text and no list is empty, here and inside.
 SAYS_SOMETHING = Meta(extra_json_schema={"minLength": 1, "minItems": 1, "items": {"minLength": 1, "minItems": 1}})
-Kind = Annotated[str, Meta(min_length=1, max_length=64)]
+
 EncodingFormat = Literal["float", "base64"]
 
 
@@ -34,7 +31,7 @@ class EmbeddingsRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     model: Annotated[str, NOT_EMPTY]
     input: Annotated[str | list[str | TokenId | list[TokenId] | InputItem], SAYS_SOMETHING]
     encoding_format: EncodingFormat | None = None
-    dimensions: Dimensions | None = None
+    dimensions: Size | None = None
     user: Raw = Raw()  # accepted, without effect here
 
     # Beyond OpenAI's. Which end of an over-long text is cut off:
@@ -43,11 +40,11 @@ class EmbeddingsRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None  # vLLM's; -1: what the model takes
 
     # What the texts are for, where the model makes a difference.
-    input_type: Kind | None = None
-    task: Kind | None = None  # Jina's name for it
+    input_type: TextKind | None = None
+    task: TextKind | None = None  # Jina's name for it
 
     # Voyage's names.
-    output_dimension: Dimensions | None = None
+    output_dimension: Size | None = None
     output_dtype: str | None = None  # float
 
 

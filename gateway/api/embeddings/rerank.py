@@ -12,11 +12,7 @@ from msgspec import Meta, Raw, Struct
 from gateway.api.text.sampling import unsupported
 from gateway.api.texts import NOT_EMPTY, TruncateName, check_text, decode_texts, renamed, same, truncation
 from gateway.errors import bad_request
-from pipelines.messages.embedding import RerankRequest, Truncate
-
-MAX_DOCUMENTS = 2048
-
-Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+from pipelines.messages.embedding import MAX_DOCUMENTS, RerankRequest, Size, Truncate
 
 
 class DocumentItem(Struct, frozen=True):
@@ -31,14 +27,14 @@ class RerankBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: Annotated[str, NOT_EMPTY]
     query: Annotated[str, NOT_EMPTY]
     documents: Annotated[list[str | DocumentItem], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
-    top_n: Count | None = None  # None: all
+    top_n: Size | None = None  # None: all
     return_documents: bool | Literal["string"] | None = None  # true: as objects with a `text`
-    max_tokens_per_doc: Count | None = None
+    max_tokens_per_doc: Size | None = None
     # Ours, of documents; as at Cohere, they are cut at the end unless it says otherwise.
     truncate: TruncateName | None = None
 
     # Voyage's names: `top_n`, and `truncate` as a yes or no.
-    top_k: Count | None = None
+    top_k: Size | None = None
     truncation: bool | None = None
 
     texts: None = None  # the other body's
@@ -64,7 +60,7 @@ class TextsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     truncate: bool | None = None  # false: an over-long text is refused
     truncation_direction: Literal["right", "left", "Right", "Left"] | None = None  # what is cut off; None: right
     raw_scores: bool | None = None  # false: cross-encoders score in 0…1
-    top_n: Count | None = None  # LiteLLM's
+    top_n: Size | None = None  # LiteLLM's
     documents: None = None  # the other body's
 
 

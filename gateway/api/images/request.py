@@ -11,16 +11,22 @@ from gateway.api.forms import single
 from gateway.api.text.sampling import unsupported
 from gateway.api.texts import NOT_EMPTY
 from gateway.errors import bad_request, validation_error
-from pipelines.messages.image import MAX_GUIDANCE, ImageOptions, ImageRequest, OutputFormat
+from pipelines.messages.image import (
+    Compression,
+    Guidance,
+    ImageCount,
+    ImageOptions,
+    ImagePrompt,
+    ImageRequest,
+    ImageSeed,
+    OutputFormat,
+    Previews,
+    SchedulerName,
+    Steps,
+    Strength,
+)
 
-MAX_IMAGES = 10
-MAX_PROMPT = 32_000  # characters
-MAX_PARTIAL_IMAGES = 3
-MAX_SEED = 2**53 - MAX_IMAGES  # a seed told with an image is exact in every reader of JSON
-
-Scheduler = Literal["ddim", "euler", "euler_a", "dpmpp_2m", "dpmpp_2m_karras", "unipc", "lcm", "flow_match_euler"]
 SIZE = Meta(extra_json_schema={"pattern": "^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"})
-Prompt = Annotated[str, Meta(max_length=MAX_PROMPT)]
 
 # Names and sizes of OpenAI's models. Who asks for one of those names can't know which other sizes there are.
 OPENAI_MODELS = ("dall-e-", "gpt-image-")  # what they begin with
@@ -47,22 +53,22 @@ _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
 class ImageFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields of both endpoints. `null` is the same as absence."""
 
-    prompt: Annotated[Prompt, NOT_EMPTY]
+    prompt: Annotated[ImagePrompt, NOT_EMPTY]
     model: Annotated[str | None, NOT_EMPTY] = None  # None: the first image model
-    n: Annotated[int, Meta(ge=1, le=MAX_IMAGES)] | None = None
+    n: ImageCount | None = None
     size: Annotated[str | None, SIZE] = None  # WIDTHxHEIGHT, or auto: the model's own
     response_format: Literal["b64_json", "url"] | None = None
     output_format: OutputFormat | None = None
-    output_compression: Annotated[int, Meta(ge=0, le=100)] | None = None
+    output_compression: Compression | None = None
     stream: bool | None = None
-    partial_images: Annotated[int, Meta(ge=0, le=MAX_PARTIAL_IMAGES)] | None = None
+    partial_images: Previews | None = None
 
     # Beyond OpenAI's.
-    negative_prompt: Prompt | None = None
-    seed: Annotated[int, Meta(ge=0, le=MAX_SEED)] | None = None
-    num_inference_steps: Annotated[int, Meta(ge=1)] | None = None
-    guidance_scale: Annotated[float, Meta(ge=0, le=MAX_GUIDANCE)] | None = None
-    scheduler: Scheduler | None = None
+    negative_prompt: ImagePrompt | None = None
+    seed: ImageSeed | None = None
+    num_inference_steps: Steps | None = None
+    guidance_scale: Guidance | None = None
+    scheduler: SchedulerName | None = None
     progress: bool | None = None  # with `stream`: an event after each step
 
     # See AS_USUAL.
@@ -88,7 +94,7 @@ class GenerationBody(ImageFields, frozen=True, kw_only=True):
 class EditForm(ImageFields, frozen=True, kw_only=True):
     """The fields of `/v1/images/edits` that are no files."""
 
-    strength: Annotated[float, Meta(gt=0, le=1)] | None = None
+    strength: Strength | None = None
     input_fidelity: str | None = None
 
 

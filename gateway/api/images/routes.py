@@ -10,7 +10,7 @@ from litestar.params import FromPath
 
 from gateway.api.answer import new_head
 from gateway.api.images.answer import AddressesAnswer, EventPrefix, ImageList, ImagesAnswer, ImageStream
-from gateway.api.images.request import MAX_PROMPT, EditForm, GenerationBody, parse_form, to_image_request
+from gateway.api.images.request import EditForm, GenerationBody, parse_form, to_image_request
 from gateway.api.request import HttpRequest, json_body, kind, terms, timeline
 from gateway.api.texts import decode_texts
 from gateway.config.settings import Settings
@@ -23,7 +23,7 @@ from gateway.requests.routing import Route
 from gateway.uploads.gallery import Gallery
 from gateway.uploads.multipart import Form, Limits, read_form
 from gateway.uploads.spool import Spool
-from pipelines.messages.image import ImageOptions, ImageRequest
+from pipelines.messages.image import MAX_PROMPT, ImageOptions, ImageRequest
 
 FORM = FormBody(EditForm, files=("image",), optional_files=("mask",))
 ANSWERS: Bodies = {JSON: [ImageList], EVENTS: [str]}

@@ -1,11 +1,12 @@
 """`/v1/audio/stream`: the plain form of live transcription. Binary frames of audio in, these as JSON text out."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from gateway.errors import ErrorDetail
+from pipelines.messages.audio import PaddingMs, Rate, SilenceMs, SpeechThreshold
 
 
 class StreamQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -15,11 +16,11 @@ class StreamQuery(Struct, frozen=True, forbid_unknown_fields=True):
     language: str | None = None
     prompt: str = ""
     format: Literal["pcm16", "pcmu", "pcma"] = "pcm16"
-    rate: Annotated[int, Meta(ge=8_000, le=96_000)] | None = None  # Hz; absent: 16000, G.711 8000
+    rate: Rate | None = None  # Hz; absent: 16000, G.711 8000
     turns: Literal["server", "client"] = "server"  # client: it commits by itself
-    threshold: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.5
-    prefix_padding_ms: Annotated[int, Meta(ge=0, le=5_000)] = 300
-    silence_duration_ms: Annotated[int, Meta(ge=32, le=10_000)] = 500
+    threshold: SpeechThreshold = 0.5
+    prefix_padding_ms: PaddingMs = 300
+    silence_duration_ms: SilenceMs = 500
 
 
 class Control(Struct, frozen=True, forbid_unknown_fields=True):

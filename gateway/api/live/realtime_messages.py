@@ -3,19 +3,20 @@
 In a `session.update` an absent field stays as it was and null clears it.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from gateway.api.audio.answer import DurationUsage
+from pipelines.messages.audio import PaddingMs, Rate, SilenceMs, SpeechThreshold
 
 # --- client -> server -------------------------------------------------------------------------------------------------
 
 
 class AudioFormat(Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] = "audio/pcm"
-    rate: Annotated[int, Meta(ge=8_000, le=96_000)] | None = None  # Hz; null: 24 kHz, G.711 8 kHz
+    rate: Rate | None = None  # Hz; null: 24 kHz, G.711 8 kHz
 
 
 class TranscriptionPatch(Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,9 +27,9 @@ class TranscriptionPatch(Struct, frozen=True, forbid_unknown_fields=True):
 
 class TurnDetectionPatch(Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["server_vad"] = "server_vad"
-    threshold: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
-    prefix_padding_ms: Annotated[int, Meta(ge=0, le=5_000)] | None = None
-    silence_duration_ms: Annotated[int, Meta(ge=32, le=10_000)] | None = None
+    threshold: SpeechThreshold | None = None
+    prefix_padding_ms: PaddingMs | None = None
+    silence_duration_ms: SilenceMs | None = None
 
 
 class InputPatch(Struct, frozen=True, forbid_unknown_fields=True):

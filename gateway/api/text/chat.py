@@ -5,12 +5,12 @@ from litestar import Controller
 from gateway.api.request import HttpRequest
 from gateway.api.text.chat_answer import ChatCompletion, ChatView
 from gateway.api.text.chat_request import ChatRequest, to_text_request
-from gateway.api.text.endpoint import TextEndpoint
+from gateway.api.text.handler import TextHandler
 from gateway.endpoint import EVENTS, JSON, Endpoint, JsonBody
 from gateway.http.endpoints import serves
 from gateway.requests.dispatch import Reply
 
-_endpoint = TextEndpoint(ChatRequest, to_text_request, ChatView, "chatcmpl")
+_handler = TextHandler(ChatRequest, to_text_request, ChatView, "chatcmpl")
 
 
 class ChatController(Controller):
@@ -30,4 +30,4 @@ class ChatController(Controller):
         )
     )
     async def create(self, request: HttpRequest) -> Reply:
-        return await _endpoint.reply(request)
+        return await _handler.reply(request)

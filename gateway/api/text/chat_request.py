@@ -6,7 +6,6 @@ from msgspec import Meta, Raw, Struct
 
 from gateway.api.text.sampling import (
     ABSENT,
-    MAX_TOP_LOGPROBS,
     TextFields,
     check_stream_options,
     max_draft,
@@ -17,6 +16,7 @@ from gateway.api.text.sampling import (
 )
 from gateway.api.texts import renamed
 from gateway.errors import ApiError, bad_request
+from pipelines.messages.sampling import NewTokens, TopLogprobs
 from pipelines.messages.text import ChatPrompt, FunctionCall, Message, TextPart, TextRequest, ToolCall
 
 # OpenAI's parameters that this endpoint has no use for; each is a 400 unless it is null.
@@ -84,9 +84,9 @@ class ChatRequest(TextFields, frozen=True, kw_only=True):
     """The body. `n` choices of one conversation."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
-    max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None  # `max_tokens` is its older name
+    max_completion_tokens: NewTokens | None = None  # `max_tokens` is its older name
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: TopLogprobs | None = None
     response_format: ResponseFormat | None = None
     modalities: list[str] | None = None
     tools: list[Raw] | None = None  # []: absent

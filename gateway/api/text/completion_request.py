@@ -5,10 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from gateway.api.text.sampling import (
-    MAX_CHOICES,
-    MAX_TOP_LOGPROBS,
     TextFields,
-    TokenId,
     check_stream_options,
     max_draft,
     proposer,
@@ -16,20 +13,29 @@ from gateway.api.text.sampling import (
     unsupported,
 )
 from gateway.errors import bad_request
-from pipelines.messages.text import Prompt, StringPrompt, TextRequest, TokenPrompt
+from pipelines.messages.sampling import TokenId, TopLogprobs
+from pipelines.messages.text import (
+    MAX_PROMPT_IDS,
+    MAX_SEQUENCES,
+    Choices,
+    Prompt,
+    StringPrompt,
+    TextRequest,
+    TokenIds,
+    TokenPrompt,
+)
 
-MAX_PROMPTS = 2048  # and no more choices of all of them together: each is a sequence with its own tokens
-
-Prompts = str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=2**20)]
+# One string or prompt of token ids, or several of either.
+Prompts = str | Annotated[list[str | TokenId | TokenIds], Meta(min_length=1, max_length=MAX_PROMPT_IDS)]
 
 
 class CompletionRequest(TextFields, frozen=True, kw_only=True):
     """The body. `n` choices for each prompt; a prompt is a string or a list of token ids."""
 
     prompt: Prompts
-    best_of: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    best_of: Choices | None = None
     echo: bool | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None  # 0: the chosen tokens' alone
+    logprobs: TopLogprobs | None = None  # 0: the chosen tokens' alone
     suffix: str | None = None
 
 
@@ -43,8 +49,8 @@ def to_text_request(body: CompletionRequest, salt: str) -> TextRequest:
         raise bad_request("max_tokens", "'max_tokens' must be at least 1, or 0 with 'echo'.")
     check_stream_options(body)
     asked = prompts(body.prompt)
-    if len(asked) * body.choices > MAX_PROMPTS:
-        raise bad_request("n", f"'n' times the number of prompts must be at most {MAX_PROMPTS}.")
+    if len(asked) * body.choices > MAX_SEQUENCES:
+        raise bad_request("n", f"'n' times the number of prompts must be at most {MAX_SEQUENCES}.")
     return TextRequest(
         prompts=asked,
         sampling=sampling(body, max_tokens=body.max_tokens, logprobs=body.logprobs),
@@ -62,10 +68,10 @@ def prompts(prompt: Prompts) -> list[Prompt]:
         return [StringPrompt(prompt)]
     if all(isinstance(each, int) for each in prompt):
         return [TokenPrompt([each for each in prompt if isinstance(each, int)])]
-    if len(prompt) > MAX_PROMPTS:
-        raise bad_request("prompt", f"'prompt' must hold at most {MAX_PROMPTS} prompts.")
+    if len(prompt) > MAX_SEQUENCES:
+        raise bad_request("prompt", f"'prompt' must hold at most {MAX_SEQUENCES} prompts.")
     found: list[Prompt] = []
-    for index, each in enumerate(prompt):
+    for each in prompt:
         if type(each) is not type(prompt[0]):
             raise bad_request(
                 "prompt", "'prompt' must be a string, or a list of strings, of token ids, or of lists of token ids."
@@ -74,7 +80,5 @@ def prompts(prompt: Prompts) -> list[Prompt]:
             case str():
                 found.append(StringPrompt(each))
             case list():
-                if not each:
-                    raise bad_request(f"prompt[{index}]", f"'prompt[{index}]' must hold at least one token id.")
                 found.append(TokenPrompt(each))
     return found

@@ -5,12 +5,12 @@ from litestar import Controller
 from gateway.api.request import HttpRequest
 from gateway.api.text.completion_answer import Completion, CompletionView
 from gateway.api.text.completion_request import CompletionRequest, to_text_request
-from gateway.api.text.endpoint import TextEndpoint
+from gateway.api.text.handler import TextHandler
 from gateway.endpoint import EVENTS, JSON, Endpoint, JsonBody
 from gateway.http.endpoints import serves
 from gateway.requests.dispatch import Reply
 
-_endpoint = TextEndpoint(CompletionRequest, to_text_request, CompletionView, "cmpl")
+_handler = TextHandler(CompletionRequest, to_text_request, CompletionView, "cmpl")
 
 
 class CompletionsController(Controller):
@@ -29,4 +29,4 @@ class CompletionsController(Controller):
         )
     )
     async def create(self, request: HttpRequest) -> Reply:
-        return await _endpoint.reply(request)
+        return await _handler.reply(request)

@@ -2,23 +2,12 @@
 
 from typing import Annotated
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Raw, Struct
 
 from gateway.api.texts import NOT_EMPTY
 from gateway.errors import ApiError, bad_request
-from pipelines.messages.sampling import MinP, Penalty, RepetitionPenalty, Temperature, TopK, TopP
-from pipelines.messages.text import ProposerKind, Sampling
-
-MAX_CHOICES = 128
-MAX_STOPS = 16
-MAX_TOP_LOGPROBS = 20
-MAX_DRAFT = 32
-
-TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Bias = Annotated[float, Meta(ge=-100, le=100)]
-WHOLE_KEYS = Meta(extra_json_schema={"propertyNames": {"pattern": "^[0-9]+$"}})
-Stops = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=MAX_STOPS)]
+from pipelines.messages.sampling import Sampling, SamplingFields
+from pipelines.messages.text import Choices, DraftLength, ProposerKind
 
 ABSENT = Raw()
 
@@ -30,32 +19,16 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Speculation(Struct, frozen=True, forbid_unknown_fields=True):
     kind: ProposerKind | None = None  # absent: as the model is configured, else ngram
-    max_draft: Annotated[int, Meta(ge=1, le=MAX_DRAFT)] = 8
+    max_draft: DraftLength = 8
 
 
-class TextFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TextFields(SamplingFields, frozen=True, kw_only=True):
     """Fields of both endpoints. `null` is the same as absence, everywhere."""
 
     model: Annotated[str, NOT_EMPTY]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    min_p: MinP | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    logit_bias: Annotated[dict[TokenId, Bias] | None, WHOLE_KEYS] = None
-
-    max_tokens: Count | None = None
-    min_tokens: Count | None = None
-    stop: Annotated[str, Meta(min_length=1)] | Stops | None = None
-    stop_token_ids: list[TokenId] | None = None
-    ignore_eos: bool | None = None
+    n: Choices | None = None
     speculation: bool | Speculation | None = None  # false: no drafts; absent: as the model is configured
 
     # Accepted, without effect here.
@@ -120,25 +93,8 @@ def sampling(body: TextFields, *, max_tokens: int | None, logprobs: int | None) 
     """
     if max_tokens is not None and body.min_tokens is not None and body.min_tokens > max_tokens:
         raise bad_request("min_tokens", f"'min_tokens' must be between 0 and the token limit of {max_tokens}.")
-    # A nucleus of nothing still holds the most likely token.
-    temperature, top_p = (0.0, None) if body.top_p == 0 else (body.temperature, body.top_p)
-    return Sampling(
-        temperature=temperature,
-        top_p=top_p,
-        top_k=body.top_k,
-        min_p=body.min_p,
-        repetition_penalty=body.repetition_penalty,
-        presence_penalty=body.presence_penalty,
-        frequency_penalty=body.frequency_penalty,
-        logit_bias=body.logit_bias or {},
-        seed=body.seed,
-        max_tokens=max_tokens,
-        min_tokens=body.min_tokens or 0,
-        stop=[body.stop] if isinstance(body.stop, str) else body.stop or [],
-        stop_token_ids=body.stop_token_ids or [],
-        ignore_eos=bool(body.ignore_eos),
-        logprobs=logprobs,
-    )
+    said = {name: getattr(body, name) for name in SamplingFields.__struct_fields__}
+    return Sampling(**said | {"max_tokens": max_tokens}, logprobs=logprobs)
 
 
 def unsupported(param: str, legal: str = "leave it out") -> ApiError:

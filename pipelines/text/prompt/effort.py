@@ -6,7 +6,7 @@ ITEM = 100  # bytes that a choice, a part of a message or a tool call is worth, 
 
 
 def effort(request: TextRequest) -> int:
-    ids = len(request.sampling.logit_bias) + len(request.sampling.stop_token_ids)
+    ids = len(request.sampling.logit_bias or ()) + len(request.sampling.stop_token_ids or ())
     return sum(map(_of_prompt, request.prompts)) + ids + ITEM * request.n * len(request.prompts)
 
 

@@ -1,10 +1,10 @@
 """From a request to sequences: validated, templated, tokenised."""
 
-import secrets
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from models.tokenizer.tokenizer import NONE, Tokenizer
 from pipelines.base import InvalidRequest, Ticket
@@ -24,13 +24,10 @@ from pipelines.text.output.choice_text import Output
 from pipelines.text.output.detokenizer import incomplete_tail
 from pipelines.text.prompt.chat_template import ChatTemplate
 from pipelines.text.prompt.effort import effort
-from pipelines.text.prompt.validation import validate
 from pipelines.text.prompt.vocabulary import Vocabulary
 from pipelines.text.sample.rules import Rules
-from pipelines.text.sample.sampling import SamplingParams
+from pipelines.text.sample.sampling import SamplingParams, resolve
 from pipelines.text.sequence import Group, Sequence
-
-T = TypeVar("T")
 
 BRIEF = 1000  # of effort: preparing more takes longer than waking a thread
 
@@ -80,7 +77,11 @@ class Preparer:
 
     def prepare(self, ticket: Ticket, request: TextRequest) -> list[Sequence]:
         """`n` sequences for each prompt, in the order of the choices. Raises InvalidRequest."""
-        validate(request, self._vocabulary.size)
+        for field, ids in (
+            ("logit_bias", request.sampling.logit_bias),
+            ("stop_token_ids", request.sampling.stop_token_ids),
+        ):
+            self._require_known(request.called(field), ids or ())
         proposer = request.proposer or self._proposer
         if proposer not in self._proposers:
             raise InvalidRequest("this model has no draft model, only 'ngram'", request.called("speculation.kind"))
@@ -135,8 +136,6 @@ class Preparer:
         """`field`: what the caller calls the prompt. Raises InvalidRequest."""
         match prompt:
             case ChatPrompt(messages=messages):
-                if not messages:
-                    raise InvalidRequest("there are no messages", field)
                 if self._template is None:
                     raise InvalidRequest("this model has no chat template: it only completes prompts", field)
                 prompt_text = self._template.render(messages)
@@ -154,8 +153,6 @@ class Preparer:
                 self._require_known(field, ids)
                 return _Tokens(ids, text)
             case TokenPrompt(ids=ids):
-                if not ids:
-                    raise InvalidRequest("a prompt of token ids needs at least one", field)
                 if len(ids) > self._max_model_len:
                     raise self._too_long(field, str(len(ids)))
                 self._require_known(field, ids)
@@ -175,13 +172,12 @@ class Preparer:
             "context_length_exceeded",
         )
 
-    def _require_known(self, field: str, ids: list[int]) -> None:
+    def _require_known(self, field: str, ids: Collection[int]) -> None:
         """Raises InvalidRequest for an id that the model has no row for. A tokenizer may have such tokens too: added
         ones, behind a vocabulary that was not made larger for them."""
-        size = self._vocabulary.size
-        for id in (min(ids, default=0), max(ids, default=0)):
-            if not 0 <= id < size:
-                raise InvalidRequest(f"token id {id} is out of range: the vocabulary has {size}", field)
+        size, highest = self._vocabulary.size, max(ids, default=0)
+        if highest >= size:
+            raise InvalidRequest(f"token id {highest} is out of range: the vocabulary has {size}", field)
 
     @contextmanager
     def _lent(self) -> Iterator[Tokenizer]:
@@ -212,25 +208,4 @@ class Preparer:
                 name,
                 "context_length_exceeded",
             )
-        own = self._defaults
-        return SamplingParams(
-            temperature=_or(sampling.temperature, own.temperature),
-            top_p=_or(sampling.top_p, own.top_p),
-            top_k=max(0, _or(sampling.top_k, own.top_k)),
-            min_p=_or(sampling.min_p, own.min_p),
-            repetition_penalty=_or(sampling.repetition_penalty, own.repetition_penalty),
-            presence_penalty=_or(sampling.presence_penalty, own.presence_penalty),
-            frequency_penalty=_or(sampling.frequency_penalty, own.frequency_penalty),
-            logit_bias=sampling.logit_bias,
-            seed=secrets.randbits(64) if sampling.seed is None else sampling.seed % 2**64,
-            max_tokens=room if sampling.max_tokens is None else sampling.max_tokens,
-            min_tokens=sampling.min_tokens,
-            stop=tuple(sampling.stop),
-            stop_ids=frozenset(sampling.stop_token_ids),
-            eos_ids=frozenset() if sampling.ignore_eos else self._eos_ids,
-            logprobs=sampling.logprobs,
-        )
-
-
-def _or(value: T | None, default: T) -> T:
-    return default if value is None else value
+        return resolve(sampling, self._defaults, room=room, eos_ids=self._eos_ids)

@@ -17,7 +17,6 @@ from models.decoder.logits import Logits, largest, on_host
 from pipelines.text.sample.rules import Rules, compute_ahead
 from pipelines.text.sample.sampling import Doubles, Floats, Ids, SamplingParams, uniform
 
-TOP_LOGPROBS = 20  # the most alternatives that a request may ask for
 _CHUNKS = 256
 _LOWEST = np.finfo(np.float32).min
 

@@ -1,36 +1,27 @@
 """What a request asks of the sampler, resolved: every setting has a value."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import secrets
 from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import asdict
+
+from pipelines.messages.sampling import Sampling, SamplingDefaults, SamplingValues
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """Settings of one sequence. A setting that is off has the value that changes nothing."""
+class SamplingParams(SamplingValues, frozen=True, kw_only=True):
+    """Settings of one sequence."""
 
-    temperature: float = 1.0  # 0: greedy
-    top_p: float = 1.0
-    top_k: int = 0  # 0: off
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int = 0
     max_tokens: int
-    min_tokens: int = 0
     stop: tuple[str, ...] = ()
     stop_ids: frozenset[int] = frozenset()  # the request's own
     eos_ids: frozenset[int] = frozenset()  # the model's; empty under ignore_eos
-    logprobs: int | None = None
 
     @property
     def greedy(self) -> bool:
@@ -40,6 +31,23 @@ class SamplingParams:
     def ends(self, token: int) -> bool:
         """Whether a choice ends with it, wherever it comes."""
         return token in self.eos_ids or token in self.stop_ids
+
+
+def resolve(asked: Sampling, defaults: SamplingDefaults, *, room: int, eos_ids: frozenset[int]) -> SamplingParams:
+    """What holds for a request. `room`: tokens that its context has for the output; `eos_ids`: those of the model."""
+    values = asdict(defaults)
+    values |= {name: value for name in _RESOLVED if (value := getattr(asked, name)) is not None}
+    return SamplingParams(
+        **values,
+        seed=secrets.randbits(64) if asked.seed is None else asked.seed % 2**64,
+        max_tokens=room if asked.max_tokens is None else asked.max_tokens,
+        stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ()),
+        stop_ids=frozenset(asked.stop_token_ids or ()),
+        eos_ids=frozenset() if asked.ignore_eos else eos_ids,
+    )
+
+
+_RESOLVED = SamplingValues.__struct_fields__  # under their own names
 
 
 def uniform(seed: int, position: int) -> float:

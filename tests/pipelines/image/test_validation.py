@@ -48,35 +48,11 @@ def refusal(driver: ImageDriver, **fields: Any) -> InvalidRequest:
 @pytest.mark.parametrize(
     ("param", "fields"),
     [
-        ("prompt", {"prompt": ""}),
-        ("prompt", {"prompt": " \n"}),
-        ("prompt", {"prompt": "a" * 40_000}),
-        ("negative_prompt", {"negative_prompt": "a" * 40_000}),
         ("negative_prompt", {"negative_prompt": "rain", "guidance_scale": 1.0}),
-        ("n", {"n": 0}),
-        ("n", {"n": 9}),  # more than may be open at once
-        ("seed", {"seed": -1}),
-        ("seed", {"seed": 2**63 - 1}),
-        ("num_inference_steps", {"steps": 0}),
-        ("num_inference_steps", {"steps": 61}),
         ("num_inference_steps", {"steps": 55, "scheduler": "lcm"}),  # more than it was distilled from
-        ("guidance_scale", {"guidance_scale": -0.1}),
-        ("guidance_scale", {"guidance_scale": float("nan")}),
-        ("guidance_scale", {"guidance_scale": float("inf")}),
-        ("guidance_scale", {"guidance_scale": 1e6}),
-        ("scheduler", {"scheduler": "ddpm"}),
         ("scheduler", {"scheduler": "flow_match_euler"}),
-        ("size", {"width": 0, "height": 64}),
-        ("size", {"width": -64, "height": 64}),
         ("size", {"width": 66, "height": 64}),
         ("size", {"width": 4096, "height": 4096}),
-        ("partial_images", {"partial_images": 4}),
-        ("partial_images", {"partial_images": -1}),
-        ("output_compression", {"output_compression": 101, "output_format": "jpeg"}),
-        ("output_compression", {"output_compression": -1, "output_format": "webp"}),
-        ("output_compression", {"output_compression": 50}),  # of a png
-        ("mask", {"mask": "somewhere"}),
-        ("strength", {"strength": 0.5}),
     ],
 )
 def test_what_is_wrong_is_named(driver: ImageDriver, param: str, fields: dict[str, Any]) -> None:
@@ -256,11 +232,6 @@ def test_pixels_are_counted_before_they_are_decoded(image: str, monkeypatch: pyt
 
 def test_a_file_that_is_gone_is_no_failure_of_the_server(driver: ImageDriver, tmp_path: Path) -> None:
     assert refusal(driver, image=str(tmp_path / "nowhere.png")).param == "image"
-
-
-@pytest.mark.parametrize("strength", [0.0, -0.5, 1.01, float("nan")])
-def test_strength_is_above_0_and_at_most_1(driver: ImageDriver, image: str, strength: float) -> None:
-    assert refusal(driver, image=image, strength=strength).param == "strength"
 
 
 def test_a_strength_that_leaves_no_step_is_refused(driver: ImageDriver, image: str) -> None:

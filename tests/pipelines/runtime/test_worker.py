@@ -5,12 +5,14 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
 import pytest
 
 from pipelines.messages.frames import Accepted, Done, Drain, Failed, Feed, LoadFailed, Open, Ping, Pong, Stats
+from pipelines.messages.sampling import Sampling
 from pipelines.messages.text import Delta, StringPrompt, TextRequest
 from tests.fakes import fake_spec
 from tests.pipelines.worker_process import PATIENCE, Worker, fed, terminals, text
@@ -53,6 +55,21 @@ def test_a_request_that_breaks_prepare_fails_alone(worker: Worker, words: str, c
     assert isinstance(failed, Failed)
     assert (failed.code, failed.param) == (code, param)
     assert "secret" not in failed.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"n": 129}, "n"), ({"prompts": []}, "prompts"), ({"sampling": Sampling(temperature=-1.0)}, "temperature")],
+)
+def test_a_request_beyond_the_limits_of_its_type_fails_alone(worker: Worker, fields: Any, param: str) -> None:
+    worker.open("good", "one two !step-ms=5")
+    worker.send(Open("bad", TextRequest(**{"prompts": [StringPrompt("one")], **fields})))
+    events = worker.finish("good", "bad")
+    assert text(events["good"]) == "one two"
+    [failed] = events["bad"]
+    assert isinstance(failed, Failed)
+    assert (failed.code, failed.param) == ("invalid_request", param)
+    assert f"'{param}' is not valid" in failed.message
 
 
 def test_a_request_that_breaks_the_step_fails_alone(worker: Worker) -> None:

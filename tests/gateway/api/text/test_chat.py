@@ -264,12 +264,6 @@ async def test_messages_of_every_kind(it: ScriptedApp) -> None:
     assert prompt.messages[6].tool_call_id == "c1"
 
 
-async def test_a_nucleus_of_nothing_is_greedy(it: ScriptedApp) -> None:
-    await it.chat(top_p=0, temperature=1.5)
-    sampling = it.backend.calls[0].call.request.sampling
-    assert (sampling.temperature, sampling.top_p) == (0.0, None)
-
-
 async def test_terms_come_from_headers_and_are_capped(it: ScriptedApp) -> None:
     await it.chat(headers={"x-gateway-priority": "batch", "x-gateway-timeout-ms": "5000"})
     await it.chat(headers={"x-gateway-timeout-ms": "999999999"})

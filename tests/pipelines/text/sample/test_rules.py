@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Sequence as Rows
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pipelines.text.sample.logit_bias import LogitBias
 from pipelines.text.sample.min_tokens import MinTokens

@@ -32,8 +32,8 @@ class Body(Protocol):
 B = TypeVar("B", bound=Body)
 
 
-class TextEndpoint(Generic[B]):
-    """One endpoint: how its body reads as a request, and in which format the events are written."""
+class TextHandler(Generic[B]):
+    """Of one endpoint: how its body reads as a request, and in which format the events are written."""
 
     def __init__(
         self,
