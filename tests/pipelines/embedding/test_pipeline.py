@@ -12,7 +12,7 @@ from pipelines.embedding.pipeline import EmbeddingPipeline
 from pipelines.embedding.step_budget import LEAST_SHARED, StepBudget, warm_up
 from pipelines.messages.embedding import EmbeddingOptions, EmbeddingRequest, ImageBytes
 from pipelines.messages.frames import Done, Event, Failed, ModelSpec
-from pipelines.messages.text import ChoiceDone, StringPrompt, TextRequest, TokenPrompt
+from pipelines.messages.text import ChoiceDone, StringPrompt, TokenPrompt
 from tests.pipelines.embedding.driver import EmbeddingDriver, SmallEmbedder, embedding, last, rows, words
 
 
@@ -134,11 +134,6 @@ def test_texts_are_cut_to_as_many_tokens_as_the_caller_wants(driver: EmbeddingDr
         with pytest.raises(InvalidRequest, match="3 to 64") as refused:
             driver.open("r", embedding("w1", max_tokens=tokens))
         assert refused.value.param == "truncate_prompt_tokens"
-
-
-def test_another_kind_of_request_is_refused(driver: EmbeddingDriver) -> None:
-    with pytest.raises(InvalidRequest):
-        driver.open("t", TextRequest(prompts=[StringPrompt("w1")]))
 
 
 def test_a_step_waits_for_more_requests_only_where_it_is_told_to(
