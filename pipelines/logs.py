@@ -35,7 +35,7 @@ def configure(options: LogOptions, model: str | None = None) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(TextFormatter(model) if options.format == "text" else JsonFormatter(model))
     logging.basicConfig(level=options.level.upper(), handlers=[handler], force=True)
-    # What no format shows is not looked up: that is a tenth of what a line costs.
+    # What no format shows is not looked up: that costs, too.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.captureWarnings(True)
     sys.excepthook = _uncaught

@@ -18,7 +18,6 @@ file exists (and makes it), "fake:slow:SECONDS", "fake:broken:HOW" ends as LOAD_
 import os
 import signal
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -136,8 +135,6 @@ class FakePipeline:
         self._progress: dict[str, Progress] = {}
         self._flaked: set[str] = set()
         self._aborted = 0
-        self._feeding = threading.Lock()
-        self._in_prepare = 0
 
     @classmethod
     def load(cls, spec: ModelSpec[TextOptions]) -> "tuple[FakePipeline, Ready]":

@@ -4,7 +4,6 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,6 @@ def words(source: str) -> Iterator[str]:
             yield token.string
 
 
-@cache
 def sources() -> list[Path]:
     return [file for folder in (*PACKAGES, "tests", "scripts") for file in sorted((ROOT / folder).rglob("*.py"))]
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 # Where the child finds this code, whatever its working directory is.
 ROOT = str(Path(pipelines.__file__).parent.parent)
 
-# Turns that an OpenMP thread spins at a barrier before it sleeps: enough to bridge two small operations (some ten µs),
+# Times that an OpenMP thread spins at a barrier before it sleeps: enough to bridge two small operations,
 # and what libgomp itself takes where it sees more threads than cores. It does not see those of other workers: with its
 # usual 300,000, workers that share cores burn their time slices in waiting, and steps take many times as long.
 SPIN = "1000"

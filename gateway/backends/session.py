@@ -6,8 +6,8 @@ from time import monotonic
 
 from gateway.backends.mailbox import Mailbox
 from metrics.timeline import Timeline
-from pipelines.messages.base import Item, Said, encode_item
-from pipelines.messages.frames import Abort, Accepted, Done, Event, Failed, Feed, ToWorker
+from pipelines.messages.base import Item, encode_item
+from pipelines.messages.frames import Abort, Event, Failed, Feed, ToWorker
 
 Send = Callable[[ToWorker], None]
 
@@ -46,27 +46,11 @@ class EventSession:
 
     def receive(self, event: Event, received: float) -> None:
         """For the backend: an event came in at `received`. Stamps the timeline before anything is merged."""
-        timeline = self._timeline
-        if isinstance(event, Said):
-            event.stamp(timeline, received)
-            if self._closed:
-                return  # nobody reads it any more
-        elif isinstance(event, Done):
-            usage, timing = event.usage, event.timing
-            timeline.prompt_tokens = usage.prompt_tokens
-            timeline.completion_tokens = usage.completion_tokens
-            timeline.cached_tokens = usage.cached_tokens
-            timeline.worker_prepare = timing.prepare
-            timeline.worker_queue = timing.queue
-            timeline.worker_prefill = timing.prefill
-            timeline.worker_decode = timing.decode
-            timeline.worker_total = timing.total
+        event.stamp(self._timeline, received)
+        if event.ends:
             self._end(received)
-        elif isinstance(event, Failed):
-            self._end(received)
-        elif isinstance(event, Accepted):
-            timeline.accepted = received
-            timeline.prompt_tokens = event.prompt_tokens
+        elif self._closed:
+            return  # nobody reads it any more
         self._mailbox.put(event)
 
     def lose(self) -> None:

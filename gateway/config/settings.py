@@ -20,7 +20,7 @@ from models.files.signs import detect_kind
 from models.files.source import resolve
 from pipelines.kinds import KINDS, Kind, signs_by_kind
 from pipelines.logs import LogFormat, LogLevel, LogOptions
-from pipelines.messages.base import Options
+from pipelines.messages.base import Count, Options
 from pipelines.messages.frames import ModelSpec, Priority
 
 DEFAULT_FILE = "gateway.toml"
@@ -28,7 +28,6 @@ DEFAULT_FILE = "gateway.toml"
 Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]  # a year: timers take no infinity
 Milliseconds = Annotated[float, Meta(gt=0)]
 Bytes = Annotated[int, Meta(gt=0)]
-Count = Annotated[int, Meta(ge=1)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 # As a browser sends it, without a path; else it would match none.
 Origin = Annotated[str, Meta(pattern=r"^(\*|[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+/?)$")]

@@ -109,11 +109,25 @@ class Exchange:
     async def open(self) -> None:
         """Wait for a slot and send the work off. Raises ApiError, and is closed then."""
         self._task = asyncio.current_task()
+        job, self._job, timeline = self._job, None, self.timeline
+        assert job is not None
+        timeline.queued = monotonic()
         try:
-            await self._start()
+            self._lease = lease = await self._admitted(job)
+            timeline.slot = now = monotonic()
+            left = None if job.live else self._deadline - now
+            call = Call(job.id, job.request, job.terms.priority, left, job.terms.tenant)
+            session = lease.replica.open(call, timeline)
+        except BackendError as error:
+            self.close(error.code)
+            raise errors.backend_error(error) from error
         except BaseException as error:
             self._end(error)
             raise
+        self._session = session
+        session.ended.add_done_callback(lambda _: lease.release())
+        self._waiting_since = now
+        self._arm(now)
 
     async def next(self) -> Sequence[Event]:
         """The next events, all that have come; never empty. The last list ends with `Done` or `Failed`."""
@@ -210,23 +224,6 @@ class Exchange:
             self.close(outcome(cause))
             raise cause from None
         self.close(outcome(error))
-
-    async def _start(self) -> None:
-        job, self._job, timeline = self._job, None, self.timeline
-        assert job is not None
-        timeline.queued = monotonic()
-        self._lease = lease = await self._admitted(job)
-        timeline.slot = now = monotonic()
-        left = None if job.live else self._deadline - now
-        call = Call(job.id, job.request, job.terms.priority, left, job.terms.tenant)
-        try:
-            session = lease.replica.open(call, timeline)
-        except BackendError as error:
-            raise errors.backend_error(error) from error
-        self._session = session
-        session.ended.add_done_callback(lambda _: lease.release())
-        self._waiting_since = now
-        self._arm(now)
 
     async def _admitted(self, job: Job) -> Lease:
         """The job's slots, once its model is loaded. Raises ApiError (429, 503, 504), which is counted."""

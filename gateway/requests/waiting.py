@@ -23,8 +23,8 @@ class Queue(Generic[T]):
     def __init__(self) -> None:
         # Ordered sets: the next is the first, and one that leaves is found at once.
         self._waiters: dict[tuple[str, bool], dict[Waiter[T], None]] = {}  # by tenant, and whether they are large
-        self._served: dict[str, int] = {}  # the turn in which each tenant that waits was served last
-        self._turns = 0
+        self._served: dict[str, int] = {}  # the count of grants at which each tenant that waits was served last
+        self._granted = 0
         self._size = 0
 
     def __len__(self) -> int:
@@ -54,8 +54,8 @@ class Queue(Generic[T]):
 
     def serve(self, waiter: Waiter[T]) -> None:
         """It has its turn."""
-        self._turns += 1
-        self._served[waiter.tenant] = self._turns
+        self._granted += 1
+        self._served[waiter.tenant] = self._granted
         self.discard(waiter)
 
     def heads(self, held: Mapping[str, int]) -> list[Waiter[T]]:

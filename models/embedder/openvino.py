@@ -1,8 +1,7 @@
 """An OpenVINO session for text encoders: matrix products in bfloat16, on processors with tiles for them.
 
-Measured on two cores of a Xeon with AMX, MiniLM: 2.4 times the texts of ONNX Runtime in float32, cosine to it at least
-0.9999. A short text that comes alone has one core and takes a quarter longer (over HTTP 10.6 ms for 8.2). Without AMX
-nothing is known of it, so it is not used there.
+It is faster than ONNX Runtime in float32 where many texts come, and slower for a short text that comes alone, which has
+one core. Without AMX nothing is known of it, so it is not used there.
 """
 
 import importlib.util
@@ -28,7 +27,7 @@ STREAMS = 2
 
 # Texts are padded to multiples of this. At those lengths what is behind a text adds exact zeros, and its vector is the
 # same to the last bit at each of them; at others a softmax (16 lanes of float32) sums in another order, and vectors
-# differ by up to 8e-4. Multiples of 8 and 32 were no faster.
+# differ.
 MULTIPLE = 16
 
 # What `import openvino` must not find. Its conversion tools report their import to Google Analytics from a thread, and

@@ -1,4 +1,4 @@
-"""What kind of model files are of, by their own descriptions. Free of torch."""
+"""What kind of model files are of, by their own descriptions."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

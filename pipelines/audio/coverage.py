@@ -135,11 +135,7 @@ def holes(words: Sequence[AlignedWord], speech: Sequence[Span], samples: int) ->
     if runs == [(0, len(speech))]:  # all of it: to decode it again is of use in parts alone
         middle = max(range(1, len(speech)), key=lambda i: speech[i].start - speech[i - 1].end, default=0)
         runs = [(0, middle), (middle, len(speech))] if middle else []
-    return [
-        _hole(first, last, words, places, speech, samples)
-        for first, last in runs
-        if _is_sure(first, last, speech, samples)
-    ]
+    return [_hole(first, last, words, places, speech) for first, last in runs if _is_sure(first, last, speech, samples)]
 
 
 def pause_before(start: int, speech: Sequence[Span]) -> int | None:
@@ -287,7 +283,6 @@ def _hole(
     words: Sequence[AlignedWord],
     places: Sequence[int],
     speech: Sequence[Span],
-    samples: int,
 ) -> Hole:
     """Words that reach in from before or out behind belong there, and stay."""
     start, end = speech[first].start, speech[last - 1].end

@@ -17,7 +17,7 @@ GPU_TOKENS = 16384
 CPU_SLACK = 8
 GPU_SLACK = 512
 # In bfloat16 lengths are rounded up to a few, and a batch is of one of them: what a text is beside changes nothing in
-# what is computed of it. A slack of 16 or 48 was no faster.
+# what is computed of it.
 BF16_SLACK = 0
 
 # Beside small requests, a step of a large one lasts about so long: they wait for half of it in the mean.

@@ -1,7 +1,7 @@
 """What the messages of every kind of model are made of. A kind's own are beside this, and are named on its card."""
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -34,13 +34,19 @@ class Item(Struct, frozen=True):
     """More input of a stream that is open."""
 
 
-class Said(Struct, frozen=True):
-    """What a model says to a request between `Accepted` and the end."""
+class Event(Struct, frozen=True):
+    """What a worker tells of one request."""
+
+    ends: ClassVar[bool] = False  # whether it is the last one
 
     id: str  # the request's
 
     def stamp(self, timeline: Timeline, received: float) -> None:
         """Write down what it tells about its request, which the gateway has `received` now."""
+
+
+class Said(Event, frozen=True):
+    """What a model says to a request between `Accepted` and the end."""
 
 
 encode_item: Callable[[Item], bytes] = msgspec.msgpack.Encoder().encode

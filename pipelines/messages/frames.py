@@ -5,12 +5,14 @@ Every request that was opened ends with exactly one terminal event, `Done` or `F
 `Failed(code="cancelled")` unless another terminal event was already on its way.
 """
 
-from typing import Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
 from metrics.metric import CounterSeries, GaugeSeries
+from metrics.timeline import Timeline
 from pipelines.logs import LogOptions
+from pipelines.messages import base
 from pipelines.messages.base import Options, Request, Said
 from pipelines.messages.sampling import SamplingDefaults
 from pipelines.messages.text import ProposerKind
@@ -98,12 +100,15 @@ ToWorker = Open[Request] | Feed | Abort | Ping | Drain  # after the Load; reques
 # --- worker to gateway ------------------------------------------------------------------------------------------------
 
 
-class Accepted(Struct, frozen=True, tag="accepted"):
+class Accepted(base.Event, frozen=True, tag="accepted"):
     """Prepared and valid; it will be run."""
 
-    id: str
     prompt_tokens: int
     at: float
+
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        timeline.accepted = received
+        timeline.prompt_tokens = self.prompt_tokens
 
 
 class Usage(Struct, frozen=True):
@@ -126,14 +131,27 @@ class Timing(Struct, frozen=True):
     decode: float = 0.0  # first token -> last token
 
 
-class Done(Struct, frozen=True, tag="done"):
-    id: str
+class Done(base.Event, frozen=True, tag="done"):
+    ends: ClassVar[bool] = True
+
     usage: Usage
     timing: Timing
 
+    def stamp(self, timeline: Timeline, received: float) -> None:
+        usage, timing = self.usage, self.timing
+        timeline.prompt_tokens = usage.prompt_tokens
+        timeline.completion_tokens = usage.completion_tokens
+        timeline.cached_tokens = usage.cached_tokens
+        timeline.worker_prepare = timing.prepare
+        timeline.worker_queue = timing.queue
+        timeline.worker_prefill = timing.prefill
+        timeline.worker_decode = timing.decode
+        timeline.worker_total = timing.total
 
-class Failed(Struct, frozen=True, tag="failed"):
-    id: str
+
+class Failed(base.Event, frozen=True, tag="failed"):
+    ends: ClassVar[bool] = True
+
     code: ErrorCode
     message: str
     param: str | None = None

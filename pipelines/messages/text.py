@@ -49,16 +49,8 @@ class TextOptions(Options, frozen=True, kw_only=True):
         return None
 
 
-class TextPart(Struct, frozen=True, tag="text"):
+class TextPart(Struct, frozen=True):
     text: str
-
-
-class MediaPart(Struct, frozen=True, tag="media"):
-    """A file in the spool; the gateway alone unlinks it."""
-
-    media: Literal["image", "audio"]
-    path: str
-    mime: str
 
 
 class FunctionCall(Struct, frozen=True):
@@ -74,7 +66,7 @@ class ToolCall(Struct, frozen=True):
 
 class Message(Struct, frozen=True, omit_defaults=True):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: list[TextPart | MediaPart] = []  # empty where the client sent null or ""
+    content: list[TextPart] = []  # empty where the client sent null or ""
     name: str | None = None
     tool_calls: list[ToolCall] = []
     tool_call_id: str | None = None

@@ -32,7 +32,7 @@ from pipelines.runtime.reader import Reader, StepClock
 log = logging.getLogger(__name__)
 
 # Seconds a thread may keep the interpreter lock while another waits. Beside a pool thread that is busy in Python, the
-# engine thread waits for it some hundred times a step; with the default of 5 ms such a step takes three times as long.
+# engine thread waits for it some hundred times a step; with Python's default such a step takes several times as long.
 SWITCH_INTERVAL = 0.0001
 
 MOST_SHOWN = 300  # characters of an error that is told outside of the log

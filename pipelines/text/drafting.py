@@ -8,7 +8,7 @@ from pipelines.messages.text import ProposerKind
 OPTIMISM: dict[ProposerKind, float] = {"ngram": 0.6, "draft": 0.8}  # what a proposer is trusted at first
 MEMORY = 0.15  # the weight of the newest trial
 # Of the way back to the first trust, with each token that was not drafted for lack of it. Trying again is not free: a
-# draft model has to read what was said meanwhile. At 0.005, useless drafts took a tenth of the tokens a second.
+# draft model has to read what was said meanwhile.
 RECOVERY = 0.001
 
 

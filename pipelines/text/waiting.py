@@ -27,7 +27,7 @@ class Waiting:
     def __init__(self) -> None:
         self._queues: dict[str, deque[Sequence]] = {}  # by request; those that were put back stand in front
         self._size = 0
-        self._interactive_turns = 0  # since the last of the batch class, while that one waited
+        self._interactive_admitted = 0  # since the last of the batch class, while that one waited
 
     def __len__(self) -> int:
         return self._size
@@ -56,7 +56,7 @@ class Waiting:
         """It has its turn."""
         self.remove(sequence)
         overtaking = sequence.rank != Rank.BATCH and any(head.rank == Rank.BATCH for head in self._heads())
-        self._interactive_turns = self._interactive_turns + 1 if overtaking else 0
+        self._interactive_admitted = self._interactive_admitted + 1 if overtaking else 0
 
     def in_turn(self, running: Iterable[Sequence]) -> list[Sequence]:
         """The first of each request, in the order in which they are to be admitted."""
@@ -84,7 +84,7 @@ class Waiting:
     @property
     def batch_turn(self) -> bool:
         """Whether one of the batch class waits, and is next."""
-        return self._interactive_turns >= BATCH_SHARE - 1 and any(head.rank == Rank.BATCH for head in self._heads())
+        return self._interactive_admitted >= BATCH_SHARE - 1 and any(head.rank == Rank.BATCH for head in self._heads())
 
     def _heads(self) -> Iterator[Sequence]:
         return (queue[0] for queue in self._queues.values())

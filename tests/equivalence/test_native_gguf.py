@@ -120,9 +120,9 @@ def test_other_files_are_torch_s(kinds: dict[str, Q], why: str, save_checkpoint:
 def test_other_wishes_are_torch_s(save_checkpoint: Save, tmp_path: Path) -> None:
     kinds = dict.fromkeys((*LINEARS, *TABLES), Q.Q4_1)
     path = write(save_checkpoint, "llama", tmp_path / "m.gguf", kinds)
-    for wish in ({"dense_prefill": True}, {"dtype": "float32"}, {"quantization": "int8"}, {"native": False}):
-        options = {"dense_prefill": False, **wish}
-        assert isinstance(loading.load_decoder(path, device="cpu", **options).decoder, Decoder), wish
+    for option in ({"dense_prefill": True}, {"dtype": "float32"}, {"quantization": "int8"}, {"native": False}):
+        options = {"dense_prefill": False, **option}
+        assert isinstance(loading.load_decoder(path, device="cpu", **options).decoder, Decoder), option
 
 
 @pytest.mark.requires_weights

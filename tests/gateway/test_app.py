@@ -14,7 +14,7 @@ from tests.gateway.idle_fleet import IdleFleet, make_app, make_client, make_sett
 from tests.servers import gateway
 
 
-def standing(settings: Settings, registry: Registry) -> Fleet:
+def idle_fleet(settings: Settings, registry: Registry) -> Fleet:
     return IdleFleet(settings, registry)
 
 
@@ -143,7 +143,7 @@ def parse(answer: bytes) -> tuple[int, dict[str, object]]:
 
 
 async def test_what_is_no_http_gets_the_same_form_of_error(tmp_path: Path) -> None:
-    async with gateway(make_settings(tmp_path, port=0), standing) as running:
+    async with gateway(make_settings(tmp_path, port=0), idle_fleet) as running:
         for bad in (b"GARBAGE\r\n\r\n", "GET /é HTTP/1.1\r\nhost: localhost\r\n\r\n".encode("latin-1")):
             status, body = parse(await exchange(running.address, bad))
             assert status == 400
@@ -151,7 +151,7 @@ async def test_what_is_no_http_gets_the_same_form_of_error(tmp_path: Path) -> No
 
 
 async def test_a_head_that_is_too_large_is_refused(tmp_path: Path) -> None:
-    async with gateway(make_settings(tmp_path, port=0), standing) as running:
+    async with gateway(make_settings(tmp_path, port=0), idle_fleet) as running:
         head = b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + b"x-filler: " + b"a" * 70_000
         status, body = parse(await exchange(running.address, head[:30_000], head[30_000:]))
         assert status == 431
@@ -160,12 +160,12 @@ async def test_a_head_that_is_too_large_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTT", b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: y"])
 async def test_a_head_that_does_not_end_is_not_waited_for(tmp_path: Path, sent: bytes) -> None:
-    async with gateway(make_settings(tmp_path, port=0, header_timeout_s=0.1), standing) as running:
+    async with gateway(make_settings(tmp_path, port=0, header_timeout_s=0.1), idle_fleet) as running:
         assert await exchange(running.address, sent) == b""
 
 
 async def test_the_head_timer_stops_with_the_head(tmp_path: Path) -> None:
-    async with gateway(make_settings(tmp_path, port=0, header_timeout_s=0.1), standing) as running:
+    async with gateway(make_settings(tmp_path, port=0, header_timeout_s=0.1), idle_fleet) as running:
         reader, writer = await asyncio.open_connection(*running.address)
         for _ in range(3):
             writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -177,7 +177,7 @@ async def test_the_head_timer_stops_with_the_head(tmp_path: Path) -> None:
 
 
 async def test_a_body_that_does_not_come_is_408(tmp_path: Path) -> None:
-    async with gateway(make_settings(tmp_path, port=0, body_timeout_s=0.1), standing) as running:
+    async with gateway(make_settings(tmp_path, port=0, body_timeout_s=0.1), idle_fleet) as running:
         head = (
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             b"content-length: 100\r\n\r\n{"
@@ -196,14 +196,14 @@ async def test_a_body_that_comes_slowly_but_steadily_is_waited_for(
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
         b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
     )
-    async with gateway(make_settings(tmp_path, port=0, body_timeout_s=0.1), standing) as running:
+    async with gateway(make_settings(tmp_path, port=0, body_timeout_s=0.1), idle_fleet) as running:
         parts = [body[i : i + 5] for i in range(0, len(body), 5)]
         status, _ = parse(await exchange(running.address, head, *parts))
         assert status == 404
 
 
 async def test_over_the_limit_the_connection_is_closed(tmp_path: Path) -> None:
-    async with gateway(make_settings(tmp_path, port=0, max_body_bytes=10), standing) as running:
+    async with gateway(make_settings(tmp_path, port=0, max_body_bytes=10), idle_fleet) as running:
         head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 11\r\n\r\n"
         status, body = parse(await exchange(running.address, head))
         assert status == 413
@@ -212,7 +212,7 @@ async def test_over_the_limit_the_connection_is_closed(tmp_path: Path) -> None:
 
 async def test_the_lifespan_opens_and_removes_the_spool(tmp_path: Path) -> None:
     spool = tmp_path / "spool"
-    async with gateway(make_settings(tmp_path, port=0), standing) as running:
+    async with gateway(make_settings(tmp_path, port=0), idle_fleet) as running:
         assert len([folder for folder in spool.iterdir() if folder.is_dir()]) == 1
         async with httpx.AsyncClient(base_url=running.url) as client:
             assert (await client.get("/health")).status_code == 200
@@ -220,7 +220,7 @@ async def test_the_lifespan_opens_and_removes_the_spool(tmp_path: Path) -> None:
 
 
 async def test_an_upgraded_connection_is_no_longer_watched(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with gateway(make_settings(tmp_path, port=0, body_timeout_s=0.1), standing) as running:
+    async with gateway(make_settings(tmp_path, port=0, body_timeout_s=0.1), idle_fleet) as running:
         head = (
             b"GET /nothing HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
             b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"

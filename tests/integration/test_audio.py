@@ -320,7 +320,7 @@ def test_metrics_of_the_audio_row(audio_gateway: Gateway, http: httpx.Client) ->
 
 
 def test_the_command_line_transcribes_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from gateway.cli.transcribe import Wishes, audio_model
+    from gateway.cli.transcribe import TranscribeOptions, audio_model
     from gateway.cli.transcribe_console import run
     from tests.integration.audio_gateway import audio_settings
 
@@ -330,7 +330,7 @@ def test_the_command_line_transcribes_without_a_server(tmp_path: Path, capsys: p
     garbage.write_bytes(b"no audio at all" * 100)
     namesake = tmp_path / CLIP.name
     namesake.write_bytes(CLIP.read_bytes())
-    assert not run(model, Wishes("srt"), [CLIP, namesake, garbage], tmp_path, follow=False)
+    assert not run(model, TranscribeOptions("srt"), [CLIP, namesake, garbage], tmp_path, follow=False)
     assert "garbage.mp3" in capsys.readouterr().err
     assert (tmp_path / f"{CLIP.stem}-2.srt").read_text() == (tmp_path / f"{CLIP.stem}.srt").read_text()
     cues = pysubs2.load(str(tmp_path / f"{CLIP.stem}.srt"))

@@ -119,12 +119,12 @@ async def test_a_minute_without_a_long_pause_through_both_websockets(audio_gatew
 
 
 def test_a_minute_without_a_long_pause_by_the_command(tmp_path: Path) -> None:
-    from gateway.cli.transcribe import Wishes, audio_model
+    from gateway.cli.transcribe import TranscribeOptions, audio_model
     from gateway.cli.transcribe_console import run
 
     path = speech.wav(TURN.audio, tmp_path / "turn.wav")
     model = audio_model(audio_settings(tmp_path), MODEL)
-    assert run(model, Wishes("text"), [path], tmp_path, follow=False)
+    assert run(model, TranscribeOptions("text"), [path], tmp_path, follow=False)
     assert is_whole((tmp_path / "turn.txt").read_text())
 
 

@@ -17,13 +17,13 @@ TEXT = b"text/plain; charset=utf-8"
 JSON = b"application/json"
 
 
-class Usage(Struct, frozen=True, tag_field="type", tag="duration"):
+class DurationUsage(Struct, frozen=True, tag_field="type", tag="duration"):
     seconds: float
 
 
 class Transcription(Struct, frozen=True):
     text: str
-    usage: Usage
+    usage: DurationUsage
 
 
 class WireWord(Struct, frozen=True):
@@ -50,7 +50,7 @@ class VerboseTranscription(Struct, frozen=True):
     language: str  # its English name
     duration: float  # seconds
     text: str
-    usage: Usage
+    usage: DurationUsage
     segments: list[WireSegment] | UnsetType = UNSET
     words: list[WireWord] | UnsetType = UNSET
 
@@ -70,7 +70,7 @@ class TextSegment(Struct, frozen=True, tag_field="type", tag="transcript.text.se
 
 class TextDone(Struct, frozen=True, tag_field="type", tag="transcript.text.done"):
     text: str
-    usage: Usage
+    usage: DurationUsage
 
 
 class _Transcript:
@@ -93,8 +93,8 @@ class _Transcript:
         return []
 
     @property
-    def usage(self) -> Usage:
-        return Usage(round(self.seconds, 3))
+    def usage(self) -> DurationUsage:
+        return DurationUsage(round(self.seconds, 3))
 
 
 class TranscriptionAnswer:

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET
 
+from gateway.api.audio.answer import DurationUsage
 from gateway.api.live import realtime_messages as wire
 from gateway.config.validation import explain
 from gateway.errors import ApiError
@@ -193,7 +194,7 @@ class RealtimeSession:
                     event_id=self._next_id(),
                     item_id=self._item(item),
                     transcript=transcript,
-                    usage=wire.DurationUsage(seconds),
+                    usage=DurationUsage(seconds),
                 )
             case messages.ItemFailed(item=item, message=message):
                 error = wire.WireError("invalid_request_error", "input_audio_buffer_cleared", message)

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from gateway.api.audio.answer import DurationUsage
 from pipelines.messages.audio import PaddingMs, Rate, SilenceMs, SpeechThreshold
 
 # --- client -> server -------------------------------------------------------------------------------------------------
@@ -183,10 +184,6 @@ class TranscriptTentative(ServerEvent, frozen=True, tag="conversation.item.input
     item_id: str
     text: str
     content_index: int = 0
-
-
-class DurationUsage(Struct, frozen=True, tag_field="type", tag="duration"):
-    seconds: float
 
 
 class TranscriptCompleted(ServerEvent, frozen=True, tag="conversation.item.input_audio_transcription.completed"):

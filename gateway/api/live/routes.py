@@ -99,13 +99,13 @@ async def _converse(socket: Socket, dispatcher: Dispatcher, prepare: Prepare) ->
     await cast(Receive, socket.receive)()  # the handshake's first message: it may be refused only after it
     call: LiveCall | None = None
     try:
-        call, talk = prepare(socket, dispatcher)
+        call, session = prepare(socket, dispatcher)
         await _open(socket, call)
     except ApiError as error:
         await _refuse(socket, error)
     else:
         with call:
-            await _hold(socket, talk)
+            await _hold(socket, session)
     finally:
         if call is not None:
             worked(scope, Work(call.route.name, call.timeline, call.seconds))

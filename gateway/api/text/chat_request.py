@@ -17,7 +17,7 @@ from gateway.api.text.sampling import (
 from gateway.api.texts import renamed
 from gateway.errors import ApiError, bad_request
 from pipelines.messages.sampling import NewTokens, TopLogprobs
-from pipelines.messages.text import ChatPrompt, FunctionCall, MediaPart, Message, TextPart, TextRequest, ToolCall
+from pipelines.messages.text import ChatPrompt, FunctionCall, Message, TextPart, TextRequest, ToolCall
 
 # OpenAI's parameters that this endpoint has no use for; each is a 400 unless it is null.
 UNSUPPORTED = (
@@ -171,7 +171,7 @@ def _message(message: ChatMessage, at: str) -> Message:
     )
 
 
-def _content(content: str | list[Content] | None, at: str) -> list[TextPart | MediaPart]:
+def _content(content: str | list[Content] | None, at: str) -> list[TextPart]:
     if not content:
         return []
     if isinstance(content, str):

@@ -35,7 +35,7 @@ class NativeCache:
 
 def _small_pages(count: int) -> NDArray[np.uint16]:
     """Zeros on pages of 4 KiB. On large ones, which NumPy asks for, the block that is the first to reach new ones takes
-    a page of every layer at once: a step of 200 ms where the machine has to clear them."""
+    a page of every layer at once: a long step where the machine has to clear them."""
     memory = mmap(-1, count * np.dtype(np.uint16).itemsize)
     if NO_LARGE_PAGES is not None:
         with suppress(OSError):  # a kernel without large pages

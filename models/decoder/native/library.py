@@ -11,7 +11,7 @@ from typing import ClassVar
 from models.device import CPU_LEVEL, cpu_level
 
 # Rows of a prompt's least chunk. A row's result doesn't depend on how many run with it: smaller chunks would read the
-# weights more often, larger ones let others wait, up to 70 ms on two cores behind 4,000 positions.
+# weights more often, larger ones let others wait behind a long context.
 TILE = 8
 
 LIBRARY = Path(__file__).with_name("_library.so")  # plain C, of no version of Python

@@ -3,8 +3,6 @@
 import codecs
 from collections.abc import Sequence
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-
 _new_decoder = codecs.getincrementaldecoder("utf-8")
 
 

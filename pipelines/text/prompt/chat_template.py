@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest
-from pipelines.messages.text import MediaPart, Message
+from pipelines.messages.text import Message
 from pipelines.text.prompt.placeholders import Controls, JsonValue, is_placeholder
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
@@ -57,10 +57,10 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message]) -> Rendered:
         """The prompt that asks for the next assistant message.
 
-        Raises InvalidRequest for media, for what is nested too deep, and for a conversation that the template refuses:
+        Raises InvalidRequest for what is nested too deep, and for a conversation that the template refuses:
         some want roles to take turns, some know no system message.
         """
-        plain = [self._plain(message, index) for index, message in enumerate(messages)]
+        plain = [self._plain(message) for message in messages]
         try:
             guarded, literals = self._controls.guard(plain)
             text = self._template.render(
@@ -73,17 +73,10 @@ class ChatTemplate:
             # A template is a program: what the conversation makes it do wrong is the conversation's fault.
             raise InvalidRequest(f"the model's chat template can't render the messages: {error}", "messages") from error
 
-    def _plain(self, message: Message, index: int) -> dict[str, JsonValue]:
+    def _plain(self, message: Message) -> dict[str, JsonValue]:
         """The message as templates expect it: content is one string, arguments of a call are an object."""
-        texts: list[str] = []
-        for number, part in enumerate(message.content):
-            if isinstance(part, MediaPart):
-                raise InvalidRequest(
-                    f"this model takes text only, no {part.media}", f"messages[{index}].content[{number}]"
-                )
-            texts.append(part.text)
         role = "system" if message.role == "developer" and not self._knows_developer else message.role
-        plain: dict[str, JsonValue] = {"role": role, "content": "\n".join(texts)}
+        plain: dict[str, JsonValue] = {"role": role, "content": "\n".join(part.text for part in message.content)}
         if message.name is not None:
             plain["name"] = message.name
         if message.tool_call_id is not None:

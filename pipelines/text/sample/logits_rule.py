@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Rows
 from typing import Protocol, Self
 
-from pipelines.text.sample.sampling import Floats, Ids, SamplingParams
+from pipelines.text.sample.sampling import Floats, SamplingParams
 
 
 class LogitsRule(Protocol):
@@ -27,14 +27,16 @@ class LogitsRule(Protocol):
     - **Drafts.** The row behind a draft is looked at only where that draft was drawn from the row before it. It is
       given a fork that has accepted the drafts up to there and is dropped at the end of the step; then the sequence's
       own rule accepts what was drawn. So nothing is ever taken back, no rule has to accept a draft that it bans, and
-      none sees a row behind a token that ends the choice.
+      none sees a row behind EOS or a stop id; behind a stop string a fork may. A proposer may read a sequence's rules
+      (`Want.sequence.rules`): they stand before the next token.
     - **Preemption.** A sequence that is put back keeps its rules: what is replayed is neither applied to nor accepted
       again.
     - **Choices.** Each of `n` choices has its own: the first what `of` gave, the others forks of it, taken before
       anything was accepted.
     - **Threads.** `of` and those forks are called on a pool thread, all else on the engine's.
-
-    What a row needs depends on what was accepted alone, so it may be begun by `accept`, beside the next forward.
+    - **Rows at once.** The rows of a step are sampled in rounds: the first row of each sequence, then the rows behind
+      the drafts that were right, and so on. Before each, `compute_ahead` is called once for all rules of a kind. What
+      they compute depends on what was accepted alone, so `accept` may begin it beside the next forward.
     """
 
     @classmethod
@@ -49,13 +51,6 @@ class LogitsRule(Protocol):
         """Change `row` [vocab] in place, for the next token."""
         ...
 
-    @classmethod
-    def apply_all(cls, rules: Rows[Self], logits: Floats, at: Ids) -> None:
-        """Change rows `at` of `logits` [rows, vocab], `rules[i]` its row `at[i]`: the same to the bit as each one's
-        `apply`, which this is where a kind has nothing faster. Rows and rules of one step, all of which differ."""
-        for rule, row in zip(rules, at.tolist(), strict=True):
-            rule.apply(logits[row])
-
     def accept(self, token: int) -> None:
         """The sequence has said one more token. Raises nothing: what is wrong, the next `apply` raises."""
         ...
@@ -69,3 +64,8 @@ class LogitsRule(Protocol):
     def done(self) -> bool:
         """Whether it changes no row any more, whatever is accepted. The sequence drops it then."""
         return False
+
+    @classmethod
+    def compute_ahead(cls, rules: Rows[Self]) -> None:
+        """All rules of this kind whose `apply` comes next: what they need of their own state may be computed together.
+        `apply` gives the same bits without it."""

@@ -53,17 +53,3 @@ class Penalties(LogitsRule):
         values = np.where(values > 0, values / self._repetition, values * self._repetition)
         values -= self._frequency * counts + self._presence * (counts > 0)
         row[ids] = values
-
-    @classmethod
-    def apply_all(cls, rules: Rows[Self], logits: Floats, at: Ids) -> None:
-        """One pass over the tokens of all sequences."""
-        sizes = [len(rule._slots) for rule in rules]
-        ids = np.concatenate([rule._ids[:size] for rule, size in zip(rules, sizes, strict=True)])
-        counts = np.concatenate([rule._counts[:size] for rule, size in zip(rules, sizes, strict=True)])
-        settings = np.array([(rule._repetition, rule._presence, rule._frequency) for rule in rules], dtype=np.float32)
-        repetition, presence, frequency = np.repeat(settings, sizes, axis=0).T
-        rows = np.repeat(at, sizes)
-        values = logits[rows, ids]
-        values = np.where(values > 0, values / repetition, values * repetition)
-        values -= frequency * counts + presence * (counts > 0)
-        logits[rows, ids] = values

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Rows
 
-import numpy as np
-
 from pipelines.text.sample.logit_bias import LogitBias
 from pipelines.text.sample.logits_rule import LogitsRule
 from pipelines.text.sample.min_tokens import MinTokens
@@ -54,16 +52,11 @@ class Rules:
         return Rules(rule.fork() for rule in self._rules)
 
 
-def apply_all(rules: Rows[Rules], logits: Floats) -> None:
-    """The rules of sequence i to row i of `logits` [rows, vocab], in place: a kind at a time for all of them, which
-    gives the same bits as `Rules.apply` of each."""
-    if len(rules) == 1:
-        rules[0].apply(logits[0])
-        return
-    members: dict[type[LogitsRule], list[tuple[LogitsRule, int]]] = {}
-    for row, own in enumerate(rules):
-        for rule in own:
-            members.setdefault(type(rule), []).append((rule, row))
-    for kind in sorted(members, key=KINDS.index):
-        alike, at = zip(*members[kind], strict=True)
-        kind.apply_all(alike, logits, np.array(at, dtype=np.int64))
+def compute_ahead(sequences: Iterable[Rules]) -> None:
+    """Before the rules of these are applied: what those of a kind can compute together."""
+    members: dict[type[LogitsRule], list[LogitsRule]] = {}
+    for rules in sequences:
+        for rule in rules:
+            members.setdefault(type(rule), []).append(rule)
+    for kind, alike in members.items():
+        kind.compute_ahead(alike)

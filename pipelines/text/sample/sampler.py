@@ -14,10 +14,11 @@ from typing import Protocol
 import numpy as np
 
 from models.decoder.logits import Logits, largest, on_host
-from pipelines.text.sample.rules import Rules, apply_all
+from pipelines.text.sample.rules import Rules, compute_ahead
 from pipelines.text.sample.sampling import Doubles, Floats, Ids, SamplingParams, uniform
 
 _CHUNKS = 256
+_LOWEST = np.finfo(np.float32).min
 
 
 class Sampled(Protocol):
@@ -81,20 +82,10 @@ def is_plain(sequence: Sampled) -> bool:
 
 
 def sample(logits: StepLogits, at: Rows[int], sequences: Rows[Sampled]) -> list[Choice | None]:
-    """The next token of each sequence, from row `at[i]` for sequence i; None where the row is not finite, or where the
+    """The next token of each sequence, of sequence i from row `at[i]`; None where the row is not finite, or where the
     sequence's rules ban every token."""
-    ruled = [place for place, row in enumerate(at) if sequences[place].rules and logits.finite(row)]
-    changed = _apply_rules(logits, [at[place] for place in ruled], [sequences[place].rules for place in ruled])
-    own = dict(zip(ruled, changed, strict=True))
-    choices: list[Choice | None] = []
-    for place, (row, sequence) in enumerate(zip(at, sequences, strict=True)):
-        if not logits.finite(row):
-            choices.append(None)
-        elif is_plain(sequence):
-            choices.append(Choice(logits.best(row)))
-        else:
-            choices.append(_choose(logits, row, own.get(place), sequence))
-    return choices
+    compute_ahead(sequence.rules for sequence in sequences if sequence.rules)
+    return [_sample(logits, row, sequence) for row, sequence in zip(at, sequences, strict=True)]
 
 
 def token_logprobs(logits: StepLogits, start: int, tokens: Rows[int], top: int) -> list[RowLogprobs] | None:
@@ -111,47 +102,45 @@ def greedy(logits: Logits) -> list[Choice | None]:
     return [Choice(step.best(row)) if step.finite(row) else None for row in range(len(logits))]
 
 
-@dataclass(frozen=True, slots=True)
-class _Changed:
-    """A row that rules have changed, and what is largest in it."""
-
-    row: Floats
-    peak: float
-    best: int
-
-
-def _apply_rules(logits: StepLogits, at: Rows[int], rules: Rows[Rules]) -> list[_Changed]:
-    if not at:
-        return []
-    rows = logits.host[list(at)]  # a copy
-    apply_all(rules, rows)
-    peaks, ids = largest(rows)
-    return [_Changed(row, peak, id) for row, peak, id in zip(rows, peaks.tolist(), ids.tolist(), strict=True)]
-
-
-def _choose(logits: StepLogits, row: int, changed: _Changed | None, sequence: Sampled) -> Choice | None:
+def _sample(logits: StepLogits, at: int, sequence: Sampled) -> Choice | None:
     params = sequence.params
-    if changed is not None and changed.peak == -math.inf:
+    if not logits.finite(at):
         return None
-    if params.greedy:
-        token = logits.best(row) if changed is None else changed.best
+    token: int | None
+    if is_plain(sequence):
+        return Choice(logits.best(at))
+    if sequence.rules:
+        token = _choose_by_rules(logits.host[at], sequence)
+        if token is None:
+            return None
+    elif params.greedy:
+        token = logits.best(at)
     else:
-        values = logits.host[row] if changed is None else changed.row
-        token = draw(values, params, uniform(params.seed, sequence.num_output))
+        token = draw(logits.host[at], logits.peak(at), params, uniform(params.seed, sequence.num_output))
     if params.logprobs is None:
         return Choice(token)
-    return Choice(token, _logprobs(logits.host[row], logits.peak(row), token, params.logprobs))
+    return Choice(token, _logprobs(logits.host[at], logits.peak(at), token, params.logprobs))
 
 
-def draw(row: Floats, params: SamplingParams, chance: float) -> int:
+def _choose_by_rules(row: Floats, sequence: Sampled) -> int | None:
+    params = sequence.params
+    row = row.copy()
+    sequence.rules.apply(row)
+    best = int(row.argmax())
+    if row[best] == -np.inf:
+        return None
+    return best if params.greedy else draw(row, row[best], params, uniform(params.seed, sequence.num_output))
+
+
+def draw(row: Floats, peak: np.float32, params: SamplingParams, chance: float) -> int:
     """The token at `chance` of the cumulative distribution that temperature, top-k, top-p and min-p, in this order,
-    make of the processed logits `row` [vocab]."""
+    make of the logits `row` [vocab]. `peak`: the largest of them, which is finite."""
     if 0 < params.top_k < len(row):
         ids = _largest(row, params.top_k)
-        weights = _weights(row[ids], row[ids[0]], params.temperature)
+        weights = _weights(row[ids], peak, params.temperature)
         mass = float(weights.sum(dtype=np.float64))
     else:
-        every = _weights(row, row.max(), params.temperature)
+        every = _weights(row, peak, params.temperature)
         if params.top_p == 1 and params.min_p == 0:
             return _at(every, chance)
         mass = float(every.sum())
@@ -209,14 +198,14 @@ def _descending(values: Floats, ids: Ids) -> Ids:
 
 
 def _largest(row: Floats, k: int) -> Ids:
-    """The k largest of `row`, largest first.
+    """The k largest of `row`, largest first; those that are -inf are left out.
 
     The k-th largest of the maxima of row's chunks is not above row's own k-th largest: what is below it is out.
     """
     peaks = np.maximum.reduceat(row, _chunks(len(row)))
     pool = peaks if k <= len(peaks) else row
     bound = np.partition(pool, len(pool) - k)[len(pool) - k]
-    return _descending(row, np.flatnonzero(row >= bound))[:k]
+    return _descending(row, np.flatnonzero(row >= max(bound, _LOWEST)))[:k]
 
 
 def _logprobs(row: Floats, peak: np.float32, token: int, top: int) -> RowLogprobs:

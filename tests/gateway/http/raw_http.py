@@ -15,14 +15,14 @@ from tests.servers import Gateway, gateway
 CHAT = "/v1/chat/completions"
 
 
-def standing(settings: Settings, registry: Registry) -> Fleet:
+def idle_fleet(settings: Settings, registry: Registry) -> Fleet:
     return IdleFleet(settings, registry)
 
 
 @asynccontextmanager
 async def keyed(tmp_path: Path, **server: object) -> AsyncIterator[Gateway]:
     """A gateway that wants a key, and waits for bodies far longer than it lingers."""
-    async with gateway(make_settings(tmp_path, key=KEY, port=0, **server), standing) as running:
+    async with gateway(make_settings(tmp_path, key=KEY, port=0, **server), idle_fleet) as running:
         yield running
 
 

@@ -16,7 +16,7 @@ import openai
 import pytest
 import requests
 
-from tests.gateway.http.raw_http import CHAT, keyed, only_connection, request, standing, statuses_and_codes
+from tests.gateway.http.raw_http import CHAT, idle_fleet, keyed, only_connection, request, statuses_and_codes
 from tests.gateway.idle_fleet import KEY, make_settings
 from tests.servers import Gateway, gateway_thread, until
 
@@ -246,7 +246,7 @@ LIMIT = 2**20
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway in a thread of its own that takes bodies of 1 MiB."""
     settings = make_settings(tmp_path_factory.mktemp("small"), port=0, max_body_bytes=LIMIT, max_upload_bytes=LIMIT)
-    with gateway_thread(settings, make_fleet=standing, ready=False) as running:
+    with gateway_thread(settings, make_fleet=idle_fleet, ready=False) as running:
         yield running
 
 

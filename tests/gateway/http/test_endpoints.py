@@ -70,6 +70,7 @@ def test_what_is_declared_is_shown(endpoints: Endpoints) -> None:
 
 
 def test_an_endpoint_of_a_kind_is_shown_where_there_is_such_a_model(endpoints: Endpoints) -> None:
+    assert {endpoint.kind for endpoint in endpoints} == {None, *KINDS}
     told = {path: kind for kind in KINDS for _, path, _ in rows(endpoints, [kind])}
     assert {"/v1/chat/completions": "text", "/v1/rerank": "embedding", "/v1/images/edits": "image"}.items() <= (
         told.items()

@@ -28,32 +28,32 @@ RENDERERS: dict[type[Caller], tuple[type[Any], str]] = {
 }
 
 
-class Place:
-    """One model with one place, and clients of one sort that want it."""
+class OneSlot:
+    """A model with one slot, and clients of one form that want it."""
 
-    def __init__(self, app: ScriptedApp, sort: type[Caller]) -> None:
+    def __init__(self, app: ScriptedApp, form: type[Caller]) -> None:
         self.app = app
-        self.sort = sort
+        self.form = form
         self.backend = app.backend
         self.registry = app.registry
         self.callers: list[Caller] = []
 
     @property
     def admission(self) -> Admission:
-        return self.sort.admission(self.app)
+        return self.form.admission(self.app)
 
     def ask(self) -> Caller:
-        self.callers.append(self.sort(self.app))
+        self.callers.append(self.form(self.app))
         return self.callers[-1]
 
     async def begun(self, *, output: bool = False) -> tuple[Caller, ScriptedCall]:
-        """One that holds the place; with `output`, the work has said something that its client has."""
+        """One that holds the slot; with `output`, the work has said something that its client has."""
         caller = self.ask()
         call = await self.backend.opened(len(self.backend.calls) + 1)
         call.accept()
         if output:
-            self.sort.say(call)
-            if self.sort is not Body:
+            self.form.say(call)
+            if self.form is not Body:
                 await asyncio.wait_for(caller.started.wait(), 5)
         return caller, call
 
@@ -80,56 +80,56 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AppH
         yield running
 
 
-@pytest_asyncio.fixture(loop_scope="module", params=CALLERS, ids=lambda sort: sort.__name__.lower())
-async def place(server: AppHost, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
-    sort: type[Caller] = request.param
-    it = Place(server.app(ScriptedBackend(slots=1), kind=sort.kind, max_queue=0, timeout_s=20.0), sort)
+@pytest_asyncio.fixture(loop_scope="module", params=CALLERS, ids=lambda form: form.__name__.lower())
+async def one(server: AppHost, request: pytest.FixtureRequest) -> AsyncIterator[OneSlot]:
+    form: type[Caller] = request.param
+    it = OneSlot(server.app(ScriptedBackend(slots=1), kind=form.kind, max_queue=0, timeout_s=20.0), form)
     yield it
     await it.check()
 
 
-async def test_it_ends_well(place: Place) -> None:
-    caller, call = await place.begun(output=True)
-    assert place.admission.used == 1
-    place.sort.end(call)
-    assert await place.told(caller) == "stop"
-    assert place.registry.outcomes == ["stop"]
+async def test_it_ends_well(one: OneSlot) -> None:
+    caller, call = await one.begun(output=True)
+    assert one.admission.used == 1
+    one.form.end(call)
+    assert await one.told(caller) == "stop"
+    assert one.registry.outcomes == ["stop"]
     assert not call.aborted
-    timeline = place.registry.closed[0]
+    timeline = one.registry.closed[0]
     assert timeline.queued is not None
     assert timeline.slot is not None
     assert timeline.opened is not None
     assert timeline.ended is not None
     assert timeline.arrival <= timeline.queued <= timeline.slot <= timeline.opened <= timeline.ended
-    assert place.admission.used == 0
+    assert one.admission.used == 0
 
 
-async def test_it_is_refused_where_all_is_taken(place: Place) -> None:
-    await place.begun()
-    assert await place.told(place.ask()) == "overloaded"
-    assert place.registry.outcomes == place.registry.refused == ["overloaded"]
-    assert place.registry.closed[0].slot is None
-    assert len(place.backend.calls) == place.admission.used == 1
+async def test_it_is_refused_where_all_is_taken(one: OneSlot) -> None:
+    await one.begun()
+    assert await one.told(one.ask()) == "overloaded"
+    assert one.registry.outcomes == one.registry.refused == ["overloaded"]
+    assert one.registry.closed[0].slot is None
+    assert len(one.backend.calls) == one.admission.used == 1
 
 
-async def test_it_is_refused_where_the_model_is_gone(place: Place) -> None:
-    place.backend.become(State.RESTARTING, "the worker ended by SIGKILL")
-    assert await place.told(place.ask()) == "model_unavailable"
-    assert place.registry.outcomes == place.registry.refused == ["model_unavailable"]
+async def test_it_is_refused_where_the_model_is_gone(one: OneSlot) -> None:
+    one.backend.become(State.RESTARTING, "the worker ended by SIGKILL")
+    assert await one.told(one.ask()) == "model_unavailable"
+    assert one.registry.outcomes == one.registry.refused == ["model_unavailable"]
 
 
 @pytest.mark.parametrize("output", [False, True])
-async def test_a_worker_that_is_lost_ends_it(place: Place, output: bool) -> None:
-    caller, call = await place.begun(output=output)
+async def test_a_worker_that_is_lost_ends_it(one: OneSlot, output: bool) -> None:
+    caller, call = await one.begun(output=output)
     call.session.lose()
-    assert await place.told(caller) == "worker_lost"
-    assert place.registry.outcomes == ["worker_lost"]
-    assert place.admission.used == 0
+    assert await one.told(caller) == "worker_lost"
+    assert one.registry.outcomes == ["worker_lost"]
+    assert one.admission.used == 0
     assert not call.aborted  # there is nobody to tell
 
 
-async def test_a_worker_that_goes_before_it_is_opened_gives_the_place_back(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_that_goes_before_it_is_opened_gives_the_slot_back(
+    one: OneSlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = ScriptedBackend.open
 
@@ -141,86 +141,86 @@ async def test_a_worker_that_goes_before_it_is_opened_gives_the_place_back(
             self.state = State.READY
 
     monkeypatch.setattr(ScriptedBackend, "open", gone)
-    assert await place.told(place.ask()) == "worker_lost"
-    assert place.registry.outcomes == ["worker_lost"]
-    assert place.admission.used == 0
+    assert await one.told(one.ask()) == "worker_lost"
+    assert one.registry.outcomes == ["worker_lost"]
+    assert one.admission.used == 0
 
 
 @pytest.mark.parametrize("output", [False, True])
-async def test_a_client_that_leaves_ends_it(place: Place, output: bool) -> None:
-    caller, call = await place.begun(output=output)
+async def test_a_client_that_leaves_ends_it(one: OneSlot, output: bool) -> None:
+    caller, call = await one.begun(output=output)
     await caller.leave()
     await until(lambda: call.aborted)
     # To leave is how a client ends a live stream.
-    assert place.registry.outcomes == ["stop" if place.sort.live else "client_left"]
-    assert place.admission.used == 1  # until the worker has let go
+    assert one.registry.outcomes == ["stop" if one.form.live else "client_left"]
+    assert one.admission.used == 1  # until the worker has let go
     call.fail("cancelled")
-    await until(lambda: place.admission.used == 0)
+    await until(lambda: one.admission.used == 0)
 
 
-async def test_a_client_that_leaves_while_it_waits_is_forgotten(server: AppHost, place: Place) -> None:
+async def test_a_client_that_leaves_while_it_waits_is_forgotten(server: AppHost, one: OneSlot) -> None:
     loading = ScriptedBackend(slots=1)
     loading.state = State.LOADING
-    place.app = server.app(loading, kind=place.sort.kind)
-    caller = place.ask()
-    await until(lambda: place.admission.waiting == 1)
+    one.app = server.app(loading, kind=one.form.kind)
+    caller = one.ask()
+    await until(lambda: one.admission.waiting == 1)
     await caller.leave()
-    await until(lambda: place.registry.outcomes == ["client_left"])
-    assert place.admission.waiting == 0
+    await until(lambda: one.registry.outcomes == ["client_left"])
+    assert one.admission.waiting == 0
     assert not loading.calls
-    assert not place.registry.refused
+    assert not one.registry.refused
 
 
-async def test_a_deadline_that_passes_while_it_waits_ends_it(server: AppHost, place: Place) -> None:
+async def test_a_deadline_that_passes_while_it_waits_ends_it(server: AppHost, one: OneSlot) -> None:
     loading = ScriptedBackend(slots=1)
     loading.state = State.LOADING
-    place.app = server.app(loading, kind=place.sort.kind, timeout_s=0.03)
-    assert await place.told(place.ask()) == "deadline_exceeded"
-    assert place.registry.outcomes == place.registry.refused == ["deadline_exceeded"]
+    one.app = server.app(loading, kind=one.form.kind, timeout_s=0.03)
+    assert await one.told(one.ask()) == "deadline_exceeded"
+    assert one.registry.outcomes == one.registry.refused == ["deadline_exceeded"]
     assert not loading.calls
 
 
 @pytest.mark.parametrize("output", [False, True])
 async def test_a_deadline_that_passes_while_it_runs_ends_a_request_alone(
-    server: AppHost, place: Place, output: bool
+    server: AppHost, one: OneSlot, output: bool
 ) -> None:
     limits = {"timeout_s": 0.1, "first_event_timeout_s": 0.05, "gap_timeout_s": 0.05}
-    place.app = server.app(place.backend, kind=place.sort.kind, **limits)
-    caller, call = await place.begun(output=output)
-    assert (call.call.deadline is None) == place.sort.live
-    if place.sort.live:  # it may be quiet for as long as it likes
+    one.app = server.app(one.backend, kind=one.form.kind, **limits)
+    caller, call = await one.begun(output=output)
+    assert (call.call.deadline is None) == one.form.live
+    if one.form.live:  # it may be quiet for as long as it likes
         await asyncio.sleep(0.15)
-        assert not place.registry.closed
-        place.sort.end(call)
-        assert await place.told(caller) == "stop"
+        assert not one.registry.closed
+        one.form.end(call)
+        assert await one.told(caller) == "stop"
     else:
-        assert await place.told(caller) == "deadline_exceeded"
-        assert place.registry.outcomes == ["deadline_exceeded"]
+        assert await one.told(caller) == "deadline_exceeded"
+        assert one.registry.outcomes == ["deadline_exceeded"]
         assert call.aborted
 
 
-async def test_what_breaks_in_the_gateway_ends_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(*RENDERERS[place.sort], lambda *_: 1 / 0)
-    caller, call = await place.begun()
-    place.sort.say(call)
+async def test_what_breaks_in_the_gateway_ends_it(one: OneSlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*RENDERERS[one.form], lambda *_: 1 / 0)
+    caller, call = await one.begun()
+    one.form.say(call)
     await until(lambda: call.aborted)
-    assert place.registry.outcomes == ["internal_error"]
+    assert one.registry.outcomes == ["internal_error"]
     await asyncio.wait([caller.asked], timeout=5)
 
 
-@pytest.mark.parametrize("sort", CALLERS, ids=lambda sort: sort.__name__.lower())
-async def test_a_server_that_drains_ends_it(tmp_path_factory: pytest.TempPathFactory, sort: type[Caller]) -> None:
+@pytest.mark.parametrize("form", CALLERS, ids=lambda form: form.__name__.lower())
+async def test_a_server_that_drains_ends_it(tmp_path_factory: pytest.TempPathFactory, form: type[Caller]) -> None:
     """A request goes on to its end; a live stream is told to go elsewhere."""
     async with app_host(str(tmp_path_factory.mktemp("spool"))) as running:
-        it = Place(running.app(ScriptedBackend(slots=1), kind=sort.kind), sort)
+        it = OneSlot(running.app(ScriptedBackend(slots=1), kind=form.kind), form)
         caller, call = await it.begun(output=True)
         it.app.gateway.server.should_exit = True
-        if sort.live:
+        if form.live:
             await until(lambda: call.aborted)
         else:
             await asyncio.sleep(0.15)
             assert not caller.asked.done()
-            sort.end(call)
+            form.end(call)
         assert await it.told(caller) == "stop"
         await it.check()
     assert it.registry.outcomes == ["stop"]

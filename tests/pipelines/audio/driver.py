@@ -71,7 +71,7 @@ class Driver:
             assert isinstance(self.events[id][-1], Done)
         return [self.events[id] for id in ids]
 
-    def talk(self, request: StreamRequest, audio: Samples, piece: int = 3200) -> list[AudioEvent]:
+    def stream(self, request: StreamRequest, audio: Samples, piece: int = 3200) -> list[AudioEvent]:
         """Say `audio` piece by piece, as if the model took no time, and hang up."""
         id = self.open(request)
         for first in range(0, len(audio), piece):
@@ -104,13 +104,13 @@ class FakeWhisper:
     def __init__(
         self,
         script: Sequence[str | Hypothesis | Exception],
-        tongues: Sequence[dict[str, float]] = (),
+        detections: Sequence[dict[str, float]] = (),
         pace: float | None = None,
     ) -> None:
         self.pace = pace
         self.prefixes: list[tuple[int, ...]] = []
         self.script = list(script)
-        self.tongues = list(tongues)
+        self.detections = list(detections)
         self.calls: list[tuple[int, float, list[tuple[int, ...]]]] = []  # (frames, temperature, prompts)
         self._texts: list[str] = []
 
@@ -118,7 +118,7 @@ class FakeWhisper:
         return [mel[:1, ::2].T for mel in mels]
 
     def detect_language(self, encoded: Sequence[Floats]) -> list[dict[str, float]]:
-        return [self.tongues.pop(0) for _ in encoded]
+        return [self.detections.pop(0) for _ in encoded]
 
     def generate(
         self, encoded: Sequence[Floats], prompts: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]],

@@ -164,7 +164,7 @@ def test_a_turn_with_a_pause_in_it_loses_nothing_either() -> None:
     live = StreamRequest(
         rate=SAMPLE_RATE, language="en", words=True, turn_detection=TurnDetection(silence_duration_ms=1500)
     )
-    (final,) = [event for event in run.talk(live, audio, len(audio)) if isinstance(event, Final)]
+    (final,) = [event for event in run.stream(live, audio, len(audio)) if isinstance(event, Final)]
     assert final.transcript == PAIR.text
     assert " ".join(word.text for word in final.words) == PAIR.text
 
@@ -174,7 +174,7 @@ def test_words_behind_what_a_partial_left_out_are_not_committed() -> None:
     run = driver(FakeWhisper([FIRST.text] * 6 + [SECOND.text] * 9, pace=0.3))
     live = StreamRequest(rate=SAMPLE_RATE, language="en", turn_detection=TurnDetection(silence_duration_ms=1500))
     audio = np.concatenate([PAIR.audio, speech.silence(2)])
-    events = run.talk(live, audio, int(1.2 * SAMPLE_RATE))
+    events = run.stream(live, audio, int(1.2 * SAMPLE_RATE))
     said = "".join(event.delta for event in events if isinstance(event, Partial | Final))
     assert said.startswith(FIRST.text)
     assert SECOND.text in said

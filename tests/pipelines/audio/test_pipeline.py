@@ -269,7 +269,7 @@ def test_manual_commits_clear_and_overflow() -> None:
 def test_starts_and_stops_are_paired_and_nothing_is_lost_at_the_end() -> None:
     run = driver(FakeWhisper(["one", "partial", "two"]))
     audio = np.concatenate([speech.samples(CLIP), speech.silence(1), speech.samples(CLIP)[:40_000]])
-    events = run.talk(LIVE, audio, piece=len(audio))
+    events = run.stream(LIVE, audio, piece=len(audio))
     assert [event.item for event in events if isinstance(event, SpeechStarted)] == [0, 1]
     assert [event.item for event in events if isinstance(event, SpeechStopped)] == [0, 1]
     assert [event.transcript for event in events if isinstance(event, Final)] == ["one", "two"]
@@ -302,7 +302,7 @@ def test_a_turn_too_long_for_a_window_is_cut_and_goes_on_as_one_item() -> None:
     model = FakeWhisper([f"part{number}" for number in range(300)])
     run = driver(model)
     breathless = np.concatenate([speech.samples(clip)[5_000:-5_000] for clip in speech.CLIPS] * 3)
-    events = run.talk(
+    events = run.stream(
         StreamRequest(rate=16_000, language="en"), np.concatenate([breathless, speech.silence(1)]), 16_000
     )
     finals = [event for event in events if isinstance(event, Final)]

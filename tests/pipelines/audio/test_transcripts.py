@@ -114,7 +114,7 @@ def test_live_speech_is_as_good_as_a_file(tiny: Whisper, silence_ms: int) -> Non
     request = StreamRequest(rate=16_000, words=True, turn_detection=TurnDetection(silence_duration_ms=silence_ms))
     transcripts = []
     for clip in speech.CLIPS:
-        events = run.talk(request, np.concatenate([speech.samples(clip), speech.silence(0.8)]), piece=8_000)
+        events = run.stream(request, np.concatenate([speech.samples(clip), speech.silence(0.8)]), piece=8_000)
         finals = [event for event in events if isinstance(event, Final)]
         transcripts.append(" ".join(event.transcript for event in finals))
         deltas = "".join(event.delta for event in events if isinstance(event, Partial | Final))

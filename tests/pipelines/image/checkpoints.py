@@ -10,7 +10,6 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 LENGTH = 20  # tokens of a prompt
 EDGE = 64  # pixels: 16 × 16 latents
-T5_LENGTH = 64
 
 SD_SCHEDULER = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012, "steps_offset": 1}
 

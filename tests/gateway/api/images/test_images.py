@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 GENERATIONS, EDITS = "/v1/images/generations", "/v1/images/edits"
 
 
-class Painting(ScriptedBackend):
+class ScriptedImages(ScriptedBackend):
     kind = "image"
 
 
@@ -50,7 +50,7 @@ def answered(call: ScriptedCall) -> None:
 
 @pytest.fixture
 def it(server: AppHost) -> ScriptedApp:
-    return server.app(Painting(slots=12, answer=answered), kind="image")
+    return server.app(ScriptedImages(slots=12, answer=answered), kind="image")
 
 
 async def generate(it: ScriptedApp, **fields: Any) -> Any:
@@ -115,7 +115,7 @@ async def test_events_of_a_stream(server: AppHost) -> None:
         call.say(Denoised(id, 0, 1, 2), Preview(id, 0, 0, 16, 8, b"so far"))
         call.say(Denoised(id, 0, 2, 2), picture(call), call.done())
 
-    it = server.app(Painting(answer=speak), kind="image")
+    it = server.app(ScriptedImages(answer=speak), kind="image")
     partial, completed = events((await generate(it, stream=True, partial_images=1, output_format="jpeg")).text)
     created = partial.pop("created_at")
     assert isinstance(created, int)
@@ -142,18 +142,20 @@ async def test_an_image_that_takes_its_steps_is_not_taken_for_one_that_hangs(ser
         call.accept()
         call.say(Denoised(call.call.id, 0, 1, 50))
 
-    it = server.app(Painting(answer=begin), kind="image", first_event_timeout_s=0.3)
+    it = server.app(ScriptedImages(answer=begin), kind="image", first_event_timeout_s=0.3)
     asking = asyncio.create_task(generate(it))
     call = await it.backend.opened()
     await asyncio.sleep(0.6)
     call.say(picture(call), call.done())
     assert (await asking).status_code == 200
-    it = server.app(Painting(answer=lambda call: call.accept()), kind="image", first_event_timeout_s=0.3)
+    it = server.app(ScriptedImages(answer=lambda call: call.accept()), kind="image", first_event_timeout_s=0.3)
     assert (await generate(it)).status_code == 504
 
 
 async def test_numbers_that_are_none_are_told_as_such(server: AppHost) -> None:
-    it = server.app(Painting(answer=lambda call: call.fail("invalid_output", "the image is no number")), kind="image")
+    it = server.app(
+        ScriptedImages(answer=lambda call: call.fail("invalid_output", "the image is no number")), kind="image"
+    )
     answer = await generate(it)
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "invalid_output")
     assert answer.headers["x-should-retry"] == "false"
@@ -161,7 +163,7 @@ async def test_numbers_that_are_none_are_told_as_such(server: AppHost) -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"response_format": "url"}, {"stream": True}, {"n": 2}])
 async def test_an_answer_without_its_picture_is_an_error(server: AppHost, fields: dict[str, Any]) -> None:
-    it = server.app(Painting(answer=lambda call: call.say(call.done())), kind="image")
+    it = server.app(ScriptedImages(answer=lambda call: call.say(call.done())), kind="image")
     answer = await generate(it, **fields)
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
     assert it.registry.outcomes == ["internal_error"]
@@ -177,7 +179,7 @@ async def test_an_upload_lies_where_the_worker_is_told_and_ends_with_it(server: 
         seen.append((Path(request.image).read_bytes(), Path(request.mask).read_bytes()))
         answered(call)
 
-    it = server.app(Painting(answer=look), kind="image")
+    it = server.app(ScriptedImages(answer=look), kind="image")
     files = {"mask": ("m.png", b"the mask"), "image": ("i.png", b"the image")}
     answer = await it.client.post(EDITS, data={"prompt": "a cat", "strength": "0.5"}, files=files)
     assert answer.status_code == 200, answer.text
@@ -204,7 +206,7 @@ async def test_a_model_of_another_kind_is_named(server: AppHost) -> None:
 
 
 async def test_a_preview_is_timed_and_images_given_up_are_counted(server: AppHost) -> None:
-    it = server.app(Painting(), kind="image")
+    it = server.app(ScriptedImages(), kind="image")
     asking = asyncio.create_task(generate(it, n=3))
     call = await it.backend.opened()
     call.accept()

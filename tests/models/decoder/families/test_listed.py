@@ -25,8 +25,8 @@ NAMES = {
 DESCRIPTIONS = ("architecture", "architectures", "model_type")
 # What a tokenizer of GGUF is called, which a model of another family may have.
 TOKENIZERS = {"models/tokenizer/tokenizer_gguf.py": {"llama", "qwen2"}}
-# Which files are no decoder's.
-NO_DECODERS = {"models/files/source.py", "models/embedder/embedder_config.py"}
+# What kind of model files are: no family is told from another.
+NO_DECODERS = {"models/files/signs.py", "models/embedder/embedder_config.py"}
 
 
 def modules() -> Iterator[tuple[str, str]]:

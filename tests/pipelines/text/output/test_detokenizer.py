@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from pipelines.messages.text import TokenLogprob
 from pipelines.text.output.choice_text import Output
-from pipelines.text.output.detokenizer import REPLACEMENT, Detokenizer, Utf8Stream, incomplete_tail
+from pipelines.text.output.detokenizer import Detokenizer, Utf8Stream, incomplete_tail
 
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 TEXTS = st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("aab🦊你é ")), max_size=40)
 # Few letters: stop strings are met, nearly met, and begun again within themselves.
 STOPPED = st.one_of(st.text("ab🦊", max_size=30), st.text("ab", max_size=30))

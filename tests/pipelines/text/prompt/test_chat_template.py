@@ -7,7 +7,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest
-from pipelines.messages.text import FunctionCall, MediaPart, Message, TextPart, ToolCall
+from pipelines.messages.text import FunctionCall, Message, TextPart, ToolCall
 from pipelines.text.prompt.chat_template import ChatTemplate
 
 CHATML = """{% for message in messages %}{% if loop.first and message['role'] != 'system' %}
@@ -99,13 +99,6 @@ def test_renders_as_transformers_does(source, conversation):
 
 def test_text_parts_are_joined():
     assert "one\ntwo" in ChatTemplate(CHATML, {}).render([said("user", "one", "two")]).text
-
-
-def test_media_is_refused_naming_the_part():
-    message = Message("user", [TextPart("see"), MediaPart("image", "/spool/x", "image/png")])
-    with pytest.raises(InvalidRequest) as caught:
-        ChatTemplate(CHATML, {}).render([said("system", "x"), message])
-    assert caught.value.param == "messages[1].content[1]"
 
 
 def test_developer_is_system_where_the_template_does_not_know_it():

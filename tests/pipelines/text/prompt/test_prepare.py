@@ -12,7 +12,6 @@ from pipelines.messages.sampling import SamplingDefaults, SamplingOptions
 from pipelines.messages.text import (
     ChatPrompt,
     FunctionCall,
-    MediaPart,
     Message,
     StringPrompt,
     TextPart,
@@ -56,7 +55,6 @@ def test_the_borders_themselves_are_legal(fields):
     ("param", "prompt"),
     [
         ("prompt", TokenPrompt([1, VOCAB])),
-        ("messages[0].content[1]", ChatPrompt([Message("user", [TextPart("a"), MediaPart("image", "", "")])])),
     ],
 )
 def test_a_prompt_that_can_not_be_read_is_named(param, prompt):

@@ -85,7 +85,7 @@ def test_drawn_tokens_follow_the_distribution(settings, scale):
     expected = reference_probabilities(row, params)
     draws = 4000
     # Evenly spaced chances visit every token as often as its probability says, to within one draw.
-    counts = Counter(draw(row, params, (i + 0.5) / draws) for i in range(draws))
+    counts = Counter(draw(row, row.max(), params, (i + 0.5) / draws) for i in range(draws))
     for token in range(VOCAB):
         assert abs(counts[token] / draws - expected[token]) <= 1.01 / draws
     assert all(expected[token] > 0 for token in counts)
@@ -93,7 +93,7 @@ def test_drawn_tokens_follow_the_distribution(settings, scale):
 
 def test_equal_logits_are_cut_by_the_lower_id():
     row = np.zeros(VOCAB, dtype=np.float32)
-    drawn = {draw(row, SamplingParams(max_tokens=1, top_k=3), chance) for chance in (0.0, 0.4, 0.8)}
+    drawn = {draw(row, row.max(), SamplingParams(max_tokens=1, top_k=3), chance) for chance in (0.0, 0.4, 0.8)}
     assert drawn == {0, 1, 2}
 
 
@@ -102,7 +102,7 @@ def test_no_setting_draws_nothing_or_warns(chance, temperature, top_p, top_k, mi
     row = some_logits(1, scale=50.0)[0].numpy()
     row[::7] = -np.inf
     params = SamplingParams(max_tokens=1, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
-    token = draw(row, params, chance)
+    token = draw(row, row.max(), params, chance)
     assert np.isfinite(row[token])
 
 
