@@ -157,7 +157,7 @@ class ParrotController(Controller):
         body = msgspec.json.decode(await json_body(request), type=ParrotBody)
         route = dispatcher.route(body.model, PARROT.name)
         wanted = terms(request, route.settings)
-        job = Job("parrot-1", route, Sentence(body.words), 1, wanted.timeout)
+        job = Job("parrot-1", route, Sentence(body.words), 1, wanted)
         return dispatcher.reply(job, ParrotOutput(), timeline(request))
 
 
