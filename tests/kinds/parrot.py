@@ -156,8 +156,7 @@ class ParrotController(Controller):
     async def say(self, request: HttpRequest, dispatcher: NamedDependency[Dispatcher]) -> Reply:
         body = msgspec.json.decode(await json_body(request), type=ParrotBody)
         route = dispatcher.route(body.model, PARROT.name)
-        wanted = terms(request, route.settings)
-        job = Job("parrot-1", route, Sentence(body.words), 1, wanted.timeout)
+        job = Job("parrot-1", route, Sentence(body.words), 1, terms(request, route.settings))
         return dispatcher.reply(job, ParrotOutput(), timeline(request))
 
 

@@ -24,7 +24,7 @@ def entries() -> Iterator[str]:
         for file in (ROOT / folder).rglob("*.py"):
             text = file.read_text(encoding="utf-8")
             if '__name__ == "__main__"' in text and (LOUD | OURS) & {
-                each.name.partition(".")[0] for each in parse_imports(text)
+                name.partition(".")[0] for _, name, *_ in parse_imports(text)
             }:
                 yield str(file.relative_to(ROOT))
 
