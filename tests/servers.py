@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ import uvloop
 from gateway.app import create_app
 from gateway.backends.worker import Supervision
 from gateway.config.settings import Settings
+from gateway.endpoint import Endpoint
 from gateway.http.listener import bind, url
 from gateway.http.server import Server, http_server
 from gateway.requests.fleet import Fleet
@@ -29,6 +30,7 @@ class Gateway:
     registry: Registry
     loop: asyncio.AbstractEventLoop
     server: Server
+    endpoints: Sequence[Endpoint]
 
     @property
     def connections(self) -> int:
@@ -62,7 +64,7 @@ async def gateway(
             await serving
         await asyncio.sleep(0.005)
     try:
-        yield Gateway(url(listener), settings, fleet, registry, asyncio.get_running_loop(), server)
+        yield Gateway(url(listener), settings, fleet, registry, asyncio.get_running_loop(), server, [*app.state.endpoints])
     finally:
         server.should_exit = True
         await serving

@@ -15,6 +15,8 @@ DOCUMENTS = ("README.md", "CHANGELOG.md", "Makefile", "Dockerfile", "gateway.exa
 
 # `pipelines/base.py`, models/files/; not the end of another path, nor a pattern.
 FILE = re.compile(rf"(?<![\w/.-])((?:{'|'.join(FOLDERS)})/[\w./-]*\w)(?![\w*{{])")
+# A name that stands for another, as in `pipelines/KIND/`.
+PLACEHOLDER = re.compile(r"/(NAME|KIND|FAMILY)\b")
 # `pipelines.base.Pipeline`; the settings `models.text.…` are spelled the same way.
 MODULE = re.compile(rf"`((?:{'|'.join(PACKAGES)}|tests)(?:\.\w+)+)(?:\(\))?`")
 SETTINGS = re.compile(r"models\.(?:slo|text|embedding|audio|image)\b|gateway\.(?:toml|request|example)\b")
@@ -22,7 +24,7 @@ SETTINGS = re.compile(r"models\.(?:slo|text|embedding|audio|image)\b|gateway\.(?
 
 def missing(text: str) -> list[str]:
     """The names in a text that nothing has."""
-    files = [name for name in FILE.findall(text) if not (ROOT / name).exists()]
+    files = [name for name in FILE.findall(text) if not PLACEHOLDER.search(name) and not (ROOT / name).exists()]
     modules = [name for name in MODULE.findall(text) if not SETTINGS.match(name) and not exists(name)]
     return files + modules
 

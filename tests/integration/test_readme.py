@@ -62,7 +62,7 @@ def server(request: pytest.FixtureRequest) -> Gateway:
     kind = path_of(command).split("/")[2]
     fixtures = {
         "chat": "real",
-        "audio": "hearing",
+        "audio": "audio_gateway",
         "images": "drawing",
         "embeddings": "embedding",
         "rerank": "embedding",
@@ -118,7 +118,7 @@ def test_the_python_example_streams(real: Gateway) -> None:
 
 
 def test_the_start_screens_line_is_answered(real: Gateway) -> None:
-    command = curl(real.fleet, real.url, keyed=False)
+    command = curl(real.fleet, real.endpoints, real.url, keyed=False)
     assert command is not None
     assert run(command, real)["choices"][0]["message"]["content"].strip()
 
@@ -134,7 +134,7 @@ def test_first_answers_make_sense(real: Gateway, http_real: httpx.Client) -> Non
     (chat,) = (command for command in commands() if path_of(command) == "/v1/chat/completions")
     colours = asked(chat)
     assert sum(bool(COLOURS.search(text)) for text in colours) >= 13, colours
-    greetings = asked(curl(real.fleet, real.url, keyed=False) or "")
+    greetings = asked(curl(real.fleet, real.endpoints, real.url, keyed=False) or "")
     assert sum(bool(GREETINGS.search(text)) for text in greetings) >= 13, greetings
 
 
