@@ -64,7 +64,8 @@ async def gateway(
             await serving
         await asyncio.sleep(0.005)
     try:
-        yield Gateway(url(listener), settings, fleet, registry, asyncio.get_running_loop(), server, [*app.state.endpoints])
+        loop, endpoints = asyncio.get_running_loop(), [*app.state.endpoints]
+        yield Gateway(url(listener), settings, fleet, registry, loop, server, endpoints)
     finally:
         server.should_exit = True
         await serving
