@@ -157,9 +157,9 @@ def attention(context: Context) -> Result:
         each["batched_us"] = 1e6 * seconds(partial(batched, 0, own), repeats, device)
         each["varlen_missing"] = varlen.missing(kv_heads, group, head_dim, dtype, device)
         if each["varlen_missing"] is None:
-            varlen = VarlenAttention(cache, [LayerSpec(NO_ROPE)], tables, queries, output)
+            kernel = VarlenAttention(cache, [LayerSpec(NO_ROPE)], tables, queries, output)
             each["varlen_probe_error"] = varlen.probe(kv_heads, group, head_dim, dtype, device)
-            each["varlen_us"] = 1e6 * seconds(partial(varlen, 0, own), repeats, device)
+            each["varlen_us"] = 1e6 * seconds(partial(kernel, 0, own), repeats, device)
             found["ok"] &= difference(output, wanted) <= 0.03
         found[str(dtype).removeprefix("torch.")] = each
     return found

@@ -117,7 +117,7 @@ class Bench:
         env: Mapping[str, str] | None = None,
     ) -> Service:
         """The text pipeline in a process of its own, its threads spinning no longer than a worker's."""
-        spec = msgspec.json.encode(msgspec.structs.replace(self.spec(), text=text)).decode()
+        spec = msgspec.json.encode(msgspec.structs.replace(self.spec(), options=text)).decode()
         return self.service(name, spec, module="engine", env={"GOMP_SPINCOUNT": SPIN, **(env or {})})
 
     def gateway(self, model: str) -> Server:

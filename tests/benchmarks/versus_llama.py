@@ -11,7 +11,8 @@ from metrics.registry import Registry
 from metrics.timeline import Timeline
 from pipelines.kinds import metrics_by_kind
 from pipelines.messages.frames import Done, Failed, ModelSpec
-from pipelines.messages.text import Delta, Sampling, TextRequest, TokenPrompt
+from pipelines.messages.sampling import Sampling
+from pipelines.messages.text import Delta, TextOptions, TextRequest, TokenPrompt
 from tests.benchmarks import client, llama_environment
 from tests.benchmarks.figures import Figure, at_least, at_most, ratio
 from tests.benchmarks.harness import Bench, Subject, model_file
@@ -75,7 +76,7 @@ def _start(bench: Bench, python: str, arguments: tuple[str, ...]) -> Iterator[Fi
     yield from (Figure(f"start, {name}", definition, "s", values) for name, values in found.items())
 
 
-async def _first_token(spec: ModelSpec, prompt: list[int]) -> float:
+async def _first_token(spec: ModelSpec[TextOptions], prompt: list[int]) -> float:
     """Seconds from starting a worker to its first token."""
     backend = WorkerBackend(spec, registry=Registry(metrics_by_kind()))
     changed = asyncio.Event()

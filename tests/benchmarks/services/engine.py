@@ -14,13 +14,14 @@ import msgspec
 
 from pipelines.base import Ticket
 from pipelines.messages.frames import Failed, ModelSpec
-from pipelines.messages.text import Delta, Sampling, StringPrompt, TextRequest, TokenPrompt
+from pipelines.messages.sampling import Sampling
+from pipelines.messages.text import Delta, StringPrompt, TextOptions, TextRequest, TokenPrompt
 from pipelines.text.pipeline import TextPipeline
 from tests.benchmarks.services.loop import serve
 
 
 class EngineService:
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec[TextOptions]) -> None:
         self._pipeline, _ = TextPipeline.load(spec)
         self._ids = map(str, count())
 
@@ -50,4 +51,4 @@ class EngineService:
 
 
 if __name__ == "__main__":
-    serve(EngineService(msgspec.json.decode(sys.argv[1], type=ModelSpec)))
+    serve(EngineService(msgspec.json.decode(sys.argv[1], type=ModelSpec[TextOptions])))
