@@ -1,5 +1,6 @@
 """GGUF files without torch: the bytes and the logits that torch's loader gives, and torch where they are not for it."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -155,3 +156,21 @@ def test_a_cache_says_what_its_blocks_take(save_checkpoint: Save, tmp_path: Path
     config = decoder.config
     assert cache.bytes_per_block == config.num_layers * BLOCK_SIZE * 2 * config.num_kv_heads * config.head_dim * 2
     assert (cache.num_blocks, cache.block_size) == (3, BLOCK_SIZE)
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the system has no large pages")
+def test_a_cache_is_on_small_pages(save_checkpoint: Save, tmp_path: Path) -> None:
+    path = write(save_checkpoint, "llama", tmp_path / "m.gguf", dict.fromkeys((*LINEARS, *TABLES), Q.Q8_0))
+    cache = load(path).new_cache(1_000)
+    assert "nh" in mapping_flags(cache.pool.ctypes.data)  # MADV_NOHUGEPAGE
+
+
+def mapping_flags(address: int) -> list[str]:
+    """Of the mapping of this process that holds an address."""
+    here = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if (bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)) is not None:
+            here = int(bounds[1], 16) <= address < int(bounds[2], 16)
+        elif here and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    raise AssertionError("no such mapping")
