@@ -126,6 +126,11 @@ def score(recording: Recording, words: Iterable[tuple[str, float | None]]) -> Sc
     return Score(errors / len(expected), sum(missing) / len(expected), sum(missing), lost, tuple(times))
 
 
+def score_all(said: Sequence[Recording], texts: Sequence[str]) -> Score:
+    """Of several recordings together, by their texts alone."""
+    return total([(each, score(each, [(text, None)])) for each, text in zip(said, texts, strict=True)])
+
+
 def total(scores: Sequence[tuple[Recording, Score]]) -> Score:
     """Of several recordings together; `lost` counts utterances through all of them."""
     words = [sum(len(utterance.starts) for _, utterance in recording.said) for recording, _ in scores]

@@ -56,7 +56,6 @@ class EmbeddingPipeline:
         self._step_budget = step_budget
         self._queue = BatchQueue(step_budget.budget)
         self._runs = Runs(self._run, embedder.streams, embedder.concurrency)
-        self._listens = embedder.concurrency > 1  # while a step runs: another one may begin beside it
         self._jobs: dict[str, Job] = {}
         self._totals = Totals()
 
@@ -120,7 +119,7 @@ class EmbeddingPipeline:
         if not self._runs:
             time.sleep(POLL_S)
             return StepResult()
-        ended = self._runs.ended(LISTEN_S if self._listens else None)
+        ended = self._runs.ended(LISTEN_S)
         return StepResult() if ended is None else self._result(ended)
 
     def stats(self) -> Stats:

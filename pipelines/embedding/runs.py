@@ -57,8 +57,8 @@ class Runs:
         else:
             self._running[self._threads.submit(self.run, batch)] = batch
 
-    def ended(self, timeout: float | None) -> Run | None:
-        """The first that has ended, waited for up to `timeout` seconds, None: for ever."""
+    def ended(self, timeout: float) -> Run | None:
+        """The first that has ended, waited for up to `timeout` seconds. One that was run here and now has."""
         done, _ = wait(self._running, timeout, FIRST_COMPLETED)
         if not done:
             return None

@@ -2,21 +2,19 @@
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
-import numpy as np
 
 from models.files.source import resolve
 from tests import recordings, speech
 from tests.benchmarks.figures import Figure, at_most
-from tests.benchmarks.harness import Bench
-from tests.benchmarks.processes import Server, free_port
-from tests.integration.live_clients import COMPLETED, realtime_client, server_vad, session, stream, streaming
-from tests.recordings import Recording, Score
+from tests.benchmarks.harness import GATEWAY, Bench
+from tests.benchmarks.processes import Server
+from tests.integration.live_clients import COMPLETED, realtime_client, server_vad, session, stream, streaming, with_tail
+from tests.recordings import Recording
 
 MODELS = ("whisper-tiny.en", "whisper-base")
 UTTERANCES, PAIRS = 210, 30
@@ -48,10 +46,10 @@ def _case(bench: Bench, server: Server, model: str, name: str, said: Sequence[Re
     found["command"] = _command(bench, model, said)
     turns = [_turns(each) for each in said]
     heard = iter(_reference(bench, model, [turn for each in turns for turn in each]))
-    live = _score(said, [" ".join(next(heard) for _ in each) for each in turns]).deletions
-    whole = _score(said, _reference(bench, model, [each.audio for each in said])).deletions
+    live = recordings.score_all(said, [" ".join(next(heard) for _ in each) for each in turns]).deletions
+    whole = recordings.score_all(said, _reference(bench, model, [each.audio for each in said])).deletions
     for door, texts in found.items():
-        score = _score(said, texts)
+        score = recordings.score_all(said, texts)
         reference = live if door in LIVE else whole
         definition = (
             f"{left_out}, less those that WhisperModel leaves out of the same {'turns' if door in LIVE else 'files'}"
@@ -96,7 +94,7 @@ async def _rest(server: Server, model: str, said: Recording) -> str:
 async def _realtime(server: Server, model: str, said: Recording) -> str:
     wishes = session(transcription={"model": model, "language": "en"}, turn_detection=server_vad(SILENCE_MS))
     async with realtime_client(_url(server), wishes) as client:
-        saying = asyncio.create_task(client.say(_with_tail(said)))  # what is said meanwhile is read
+        saying = asyncio.create_task(client.say(with_tail(said.audio, TAIL_SECONDS)))  # what is said meanwhile is read
         while True:
             await client.rest(0.2)
             if not saying.done():
@@ -114,7 +112,7 @@ async def _realtime(server: Server, model: str, said: Recording) -> str:
 async def _stream(server: Server, model: str, said: Recording) -> str:
     wishes = {"model": model, "language": "en", "rate": str(speech.RATE), "silence_duration_ms": str(SILENCE_MS)}
     async with streaming(_url(server), **wishes) as connection:
-        messages = await stream(connection, _with_tail(said))
+        messages = await stream(connection, with_tail(said.audio, TAIL_SECONDS))
     return " ".join(message["text"] for message in messages if message["type"] == "final")
 
 
@@ -126,8 +124,7 @@ def _command(bench: Bench, model: str, said: Sequence[Recording]) -> list[str]:
     folder = bench.logs / f"{model}-{len(said)}"
     folder.mkdir(exist_ok=True)
     files = [speech.wav(each.audio, folder / f"{number}.wav") for number, each in enumerate(said)]
-    start = "from gateway.cli.main import main; main()"
-    command = [sys.executable, "-c", start, "transcribe", "--config", str(_config(bench)), "--model", model]
+    command = [*GATEWAY, "transcribe", "--config", str(_config(bench)), "--model", model]
     subprocess.run([*command, "-o", str(folder), *map(str, files)], check=True, capture_output=True)
     return [file.with_suffix(".txt").read_text() for file in files]
 
@@ -143,13 +140,7 @@ def _reference(bench: Bench, model: str, sounds: Sequence[speech.Samples]) -> li
 
 
 def _gateway(bench: Bench) -> Server:
-    found = bench.started("gateway-doors")
-    if found is None:
-        port = free_port()
-        start = "from gateway.cli.main import main; main()"
-        command = [sys.executable, "-c", start, "serve", "--config", str(_config(bench)), "--port", str(port)]
-        found = bench.server("gateway-doors", command, port)
-    return found
+    return bench.started("gateway-doors") or bench.serve("gateway-doors", "--config", str(_config(bench)))
 
 
 def _config(bench: Bench) -> Path:
@@ -162,12 +153,3 @@ def _config(bench: Bench) -> Path:
 
 def _url(server: Server) -> str:
     return f"http://127.0.0.1:{server.port}"
-
-
-def _with_tail(said: Recording) -> speech.Samples:
-    return np.concatenate([said.audio, speech.silence(TAIL_SECONDS)])
-
-
-def _score(said: Sequence[Recording], texts: Sequence[str]) -> Score:
-    pairs = zip(said, texts, strict=True)
-    return recordings.total([(each, recordings.score(each, [(text, None)])) for each, text in pairs])

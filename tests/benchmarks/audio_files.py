@@ -12,7 +12,7 @@ from tests import recordings, speech
 from tests.benchmarks.figures import Bounds, Figure, at_least, at_most, ratio
 from tests.benchmarks.harness import Bench, Subject
 from tests.benchmarks.processes import Service
-from tests.recordings import Recording, Score, Utterance
+from tests.recordings import Recording, Utterance
 
 MODEL = "embedded:whisper-tiny.en"
 UTTERANCES = 40
@@ -72,7 +72,7 @@ def _case(
         f"audio seconds per second over {name} ({audio:.0f} s in all), int8, a beam of 5, {bench.threads} threads"
     )
     yield ratio(f"{name}: ours ÷ the better of faster-whisper's two", definition, found[OURS], better, bounds)
-    scores = {key: _score(said, transcripts) for key, transcripts in texts.items()}
+    scores = {key: recordings.score_all(said, transcripts) for key, transcripts in texts.items()}
     words = sum(len(utterance.starts) for each in said for _, utterance in each.said)
     missing = f"of {words} words, what has no word in the transcript; time tokens, a beam of 5, int8"
     extra = scores[OURS].deletions - scores[SEQUENTIAL].deletions
@@ -84,11 +84,6 @@ def _case(
         yield Figure(f"{name}: {key}, words left out", missing, "", [scores[key].deletions])
         yield Figure(f"{name}: {key}, utterances lost", lost, "", [len(scores[key].lost)])
         yield Figure(f"{name}: {key}, word error rate", f"of {words} words", "", [scores[key].word_error_rate])
-
-
-def _score(said: Sequence[Recording], transcripts: Sequence[str]) -> Score:
-    pairs = zip(said, transcripts, strict=True)
-    return recordings.total([(each, recordings.score(each, [(text, None)])) for each, text in pairs])
 
 
 def _utterances(said: Sequence[Recording]) -> list[Utterance]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import chain
@@ -15,7 +14,7 @@ from pipelines.audio.vad import Silero, speech_spans
 from tests import speech
 from tests.benchmarks.figures import Figure, at_most
 from tests.benchmarks.harness import Bench
-from tests.benchmarks.processes import Server, free_port
+from tests.benchmarks.processes import Server
 
 STREAMS = (1, 2, 4)
 SILENCE_MS = 300
@@ -93,7 +92,4 @@ def _gateway(bench: Bench) -> Server:
         f'[server]\nspool_dir = "{bench.logs}/spool-audio"\nlog_level = "warning"\n'
         f'[[models]]\nname = "whisper"\nsource = "embedded:whisper-tiny.en"\nthreads = {bench.threads}\n'
     )
-    port = free_port()
-    start = "from gateway.cli.main import main; main()"
-    command = [sys.executable, "-c", start, "serve", "--config", str(config), "--port", str(port)]
-    return bench.server("gateway-audio", command, port)
+    return bench.serve("gateway-audio", "--config", str(config))

@@ -1,14 +1,13 @@
 """Texts of realistic mixed lengths, from the words of the model's own vocabulary; and a gateway that embeds them."""
 
 import random
-import sys
 from itertools import accumulate
 from math import log
 from pathlib import Path
 
 from models.files.source import resolve
 from tests.benchmarks.harness import Bench
-from tests.benchmarks.processes import Server, free_port
+from tests.benchmarks.processes import Server
 
 SOURCE = "embedded:all-minilm-l6-v2"
 MODEL = "embedding"
@@ -41,10 +40,7 @@ def server(bench: Bench) -> Server:
         return found
     config = bench.logs / "embedding.toml"
     config.write_text(_CONFIG.format(spool=bench.logs / "spool-embedding", source=SOURCE, threads=bench.threads))
-    port = free_port()
-    start = "from gateway.cli.main import main; main()"
-    command = [sys.executable, "-c", start, "serve", "--config", str(config), "--port", str(port)]
-    return bench.server("gateway-embedding", command, port)
+    return bench.serve("gateway-embedding", "--config", str(config))
 
 
 def folder() -> Path:

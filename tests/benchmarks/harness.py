@@ -21,6 +21,8 @@ from tests.benchmarks.processes import Process, Server, Service, free_port
 IDLE_SHARE = 0.02  # of one core: what a process that is not under test may use
 MODEL = "smollm2"
 FAKE = "fake"
+# The command, of the code that is here.
+GATEWAY = (sys.executable, "-c", "from gateway.cli.main import main; main()")
 
 T = TypeVar("T")
 
@@ -128,22 +130,18 @@ class Bench:
             spec = self.spec() if model == MODEL else self._fake()
             config = self.logs / f"{name}.toml"
             config.write_text(_CONFIG.format(spec=spec, logs=self.logs, pipeline=spec.pipeline))
-            port = free_port()
-            start = "from gateway.cli.main import main; main()"
-            command = [sys.executable, "-c", start, "serve", "--config", str(config), "--port", str(port)]
-            found = self.server(name, command, port)
+            found = self.serve(name, "--config", str(config))
         assert isinstance(found, Server)
         return found
 
     def default_gateway(self) -> Server:
         """A gateway as it is started where nothing is configured, with a model of each kind."""
-        found = self.started("gateway")
-        if found is None:
-            port = free_port()
-            start = "from gateway.cli.main import main; main()"
-            command = [sys.executable, "-c", start, "serve", "--port", str(port)]
-            found = self.server("gateway", command, port)
-        return found
+        return self.started("gateway") or self.serve("gateway")
+
+    def serve(self, name: str, *arguments: str) -> Server:
+        """`gateway serve` with these arguments, ready."""
+        port = free_port()
+        return self.server(name, [*GATEWAY, "serve", *arguments, "--port", str(port)], port)
 
     def started(self, name: str) -> Server | None:
         """The server of this name, if it runs."""
