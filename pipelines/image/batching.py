@@ -35,6 +35,11 @@ class DenoiseQueue:
     def __len__(self) -> int:
         return len(self._jobs)
 
+    @property
+    def brief(self) -> bool:
+        """Whether any of them is."""
+        return any(job.brief for job in self._jobs)
+
     def add(self, job: ImageJob) -> None:
         # Whoever comes is level with the least served, and behind it: a stream of newcomers can't keep it waiting.
         job.service = max(self._clock, min((each.service for each in self._jobs), default=0.0))

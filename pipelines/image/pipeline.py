@@ -7,6 +7,7 @@ stalls the images that are on their way.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 
 import torch
@@ -160,10 +161,12 @@ class ImagePipeline:
         return taken
 
     def _denoise(self, only: str | None) -> StepResult | None:
-        batch = self._queue.take(self._max_rows, only)
+        began = monotonic()
+        if self._queue.brief:
+            self._cap.brief(began)
+        batch = self._queue.take(partial(self._max_rows, began), only)
         if not batch:
             return None
-        began = monotonic()
         try:
             outputs = denoise.predict(self._family, batch)
         except Exception as error:
@@ -183,14 +186,14 @@ class ImagePipeline:
         for job in denoise.broken(stepped) if stepped else ():
             events += self._end(job.order, non_finite(job.order.id, f" for image {job.index} after step {job.at}"))
         seconds = monotonic() - began
+        self._cap.observe(sum(job.work for job in batch), seconds)
         for job in stepped:
             if not job.order.gone:
                 events += self._after_step(job)
         return StepResult(events, StepReport("denoise", sum(job.rows for job in batch), 0, seconds))
 
-    def _max_rows(self, job: ImageJob) -> int:
-        assert job.latents is not None
-        return self._cap.of(job.latents.shape[-1] * job.latents.shape[-2])
+    def _max_rows(self, now: float, lead: ImageJob) -> int:
+        return self._cap.of(lead.work // lead.rows, now, brief=lead.brief)
 
     def _after_step(self, job: ImageJob) -> list[Event]:
         order = job.order

@@ -122,6 +122,44 @@ def test_larger_images_have_fewer_rows() -> None:
     assert RowCap(6).of(4096) == 6
 
 
+def test_calls_of_long_images_are_short_while_brief_ones_come_and_go() -> None:
+    cap = RowCap(32, latents=64, rate=64 * 8 / rows.SHARED_STEP_S)  # eight rows in the time that brief ones wait for
+    assert cap.of(64, now=10.0, brief=False) == 32
+    cap.brief(10.0)
+    assert cap.of(64, now=11.0, brief=False) == 8
+    assert cap.of(128, now=11.0, brief=False) == 4
+    assert cap.of(64 * 1000, now=11.0, brief=False) == rows.LEAST
+    assert cap.of(64, now=11.0, brief=True) == 32
+    assert cap.of(64, now=10.0 + rows.BRIEF_WINDOW_S, brief=False) == 32
+    for _ in range(100):
+        cap.observe(64 * 8, 2 * rows.SHARED_STEP_S)  # the machine is half as fast by now
+    assert cap.of(64, now=11.0, brief=False) == 4
+
+
+def test_a_cap_that_was_given_learns_the_speed_from_its_calls() -> None:
+    cap = RowCap(32)
+    cap.brief(0.0)
+    assert cap.of(64, now=1.0, brief=False) == 32
+    cap.observe(64 * 8, rows.SHARED_STEP_S)
+    assert cap.of(64, now=1.0, brief=False) == 8
+
+
+def test_a_brief_image_that_comes_shortens_the_calls_of_the_others(
+    sd_folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.pipelines.image.driver import ImageDriver, red_cat
+
+    monkeypatch.setattr(rows, "SHARED_STEP_S", 1e-9)  # the least of rows, on every machine
+    driver = ImageDriver(sd_folder, max_batch=32)
+    for name in "abcdefgh":
+        driver.open(name, red_cat(steps=50))
+    driver.ticks(3)
+    assert driver.denoised[-1] == 16
+    driver.open("s", red_cat(steps=4))
+    driver.ticks(8)
+    assert driver.denoised[-4:] == [rows.LEAST] * 4
+
+
 class Machine:
     """Seconds of a call by its rows."""
 
