@@ -16,7 +16,7 @@ from gateway.config.environment import VariableError
 from gateway.config.validation import explain
 from gateway.uploads.location import BadLocation, parse_host
 from models.errors import ModelLoadError
-from models.files.catalog import EMBEDDED, OWN
+from models.files.catalog import EMBEDDED, OWN, EmbeddedModel
 from models.files.signs import detect_kind
 from models.files.source import resolve
 from pipelines.kinds import KINDS, Kind, signs_by_kind
@@ -234,9 +234,15 @@ def default_models() -> list[dict[str, object]]:
     installed = {name: entry for name, entry in defaults.items() if entry.installed}
     served = installed if any(entry.package != OWN for entry in installed.values()) else defaults
     return [
-        {"name": name, "aliases": list(entry.aliases), "kind": entry.kind, "source": f"embedded:{name}"}
+        {"name": name, "aliases": list(entry.aliases), "kind": entry.kind, **_sources(name, entry)}
         for name, entry in served.items()
     ]
+
+
+def _sources(name: str, entry: EmbeddedModel) -> dict[str, object]:
+    if entry.sees_for is None:
+        return {"source": f"embedded:{name}"}
+    return {"source": f"embedded:{entry.sees_for}", "text": {"vision": f"embedded:{name}"}}
 
 
 def is_loopback(host: str) -> bool:

@@ -22,11 +22,14 @@ class EmbeddedModel:
     aliases: tuple[str, ...] = ()
     parts: tuple[tuple[str, str, str], ...] = ()
     default: bool = True  # served where nothing is configured
+    sees_for: str | None = None  # of what a text model sees with: the embedded one that it was trained for
     sampling: Mapping[str, float] = field(default_factory=dict)  # of a text model: where its files say nothing
 
     @property
     def installed(self) -> bool:
         """Whether its packages are there; nothing of them is imported."""
+        if self.sees_for is not None and not EMBEDDED[self.sees_for].installed:
+            return False
         modules = {self.module, *(module for _, module, _ in self.parts)}
         return all(find_spec(module) is not None for module in modules)
 

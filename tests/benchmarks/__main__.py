@@ -29,6 +29,7 @@ from tests.benchmarks import (
     streams,
     versus_llama,
     versus_transformers,
+    vision,
 )
 from tests.benchmarks.figures import Comparison, Figure
 from tests.benchmarks.harness import Bench
@@ -55,6 +56,7 @@ COMPARISONS: Mapping[str, Callable[[Bench], Iterator[Figure]]] = {
     "short": embedding_latency.compare,
     "memory": embedding_memory.compare,
     "images": images.compare,
+    "vision": vision.compare,
     "fairness": fairness.compare,
 }
 ROUNDS = 5

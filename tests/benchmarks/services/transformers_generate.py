@@ -37,7 +37,7 @@ class Stamps(BaseStreamer):  # type: ignore[misc]
 class TransformersService:
     def __init__(self, path: Path, threads: int) -> None:
         torch.set_num_threads(threads)
-        self._model = _load(path).eval()
+        self._model = load(path).eval()
         self._model.generation_config.eos_token_id = None  # every answer has its full length
 
     def __call__(self, request: dict[str, Any]) -> list[list[float]]:
@@ -55,7 +55,7 @@ class TransformersService:
         return [stamps.steps] * len(ids)
 
 
-def _load(path: Path) -> PreTrainedModel:
+def load(path: Path) -> PreTrainedModel:
     """The file's weights, dequantised to bf16. `from_pretrained` does the same, but asks for accelerate."""
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
