@@ -48,7 +48,7 @@ def decode_picture(job: PictureJob) -> Picture:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about oddities of a file; our own limit is below the library's
             with Image.open(source, formats=FORMATS) as image:  # reads no more than the header
-                _check_size(*image.size, job.fit, param)
+                _check_size(*image.size, job)
                 image.load()
                 orientation = _orientation(image)
                 rgb, alpha = to_rgb(image)
@@ -71,12 +71,11 @@ def decode_picture(job: PictureJob) -> Picture:
     return Picture(np.asarray(rgb), None if alpha is None else np.asarray(alpha), full)
 
 
-def _check_size(width: int, height: int, fit: Fit | None, param: str) -> None:
-    if width * height > MAX_PIXELS:
-        raise InvalidRequest(
-            f"{param!r} has {width} × {height} pixels, more than the {MAX_PIXELS} that are accepted", param
-        )
-    edge = (fit and fit.shortest_edge) or 0
+def _check_size(width: int, height: int, job: PictureJob) -> None:
+    param, most = job.param, min(job.max_pixels or MAX_PIXELS, MAX_PIXELS)
+    if width * height > most:
+        raise InvalidRequest(f"{param!r} has {width} × {height} pixels, more than the {most} that are accepted", param)
+    edge = (job.fit and job.fit.shortest_edge) or 0
     if edge * edge * max(width, height) > MAX_PIXELS * min(width, height):  # a thin strip grows when it is resized
         raise InvalidRequest(f"{param!r} is {width} × {height}, which is too long and thin", param)
 
