@@ -25,8 +25,9 @@ class Segment:
     `i * block_size … (i + 1) * block_size - 1`. These are places in the sequence, which decide what a row attends to;
     what its queries and keys are turned by is `ForwardBatch.positions`.
 
-    `spans`: positions `[begin, end)` whose rows attend to each other in both directions, whatever the layer's window;
-    ascending, apart from each other, of prefill alone. Each lies wholly in the segment's rows or wholly before them.
+    `spans`: positions `[begin, end)` whose rows attend to those behind them in the span, too; ascending, apart from
+    each other, in prefill alone. Each lies wholly in the segment's rows, or wholly before them, where it changes
+    nothing. For models that the native library has no code for.
     """
 
     length: int
@@ -49,9 +50,9 @@ class ForwardBatch:
     are its places; an image's rows have their own, and what follows goes on from them. A model whose rope has several
     axes (`config.axes`) takes [rows] as equal on all; one of a single axis takes [rows] alone.
 
-    `embeds` are as they enter the first layer: the model's own scale of embeddings isn't applied to them. `deepstack` is
-    added to the residuals of its rows, the first of its layers behind the first layer, and so on. Either may be a part
-    of an image's rows, where a chunk begins or ends inside of it.
+    `embeds` are as they enter the first layer: the model's own scale of embeddings isn't applied to them. `deepstack`
+    is added to the residuals of its rows, the first of its layers behind the first layer, and so on. Either may be a
+    part of an image's rows, where a chunk begins or ends inside of it. Both are in ascending order.
     """
 
     kind: Literal["prefill", "decode"]

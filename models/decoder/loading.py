@@ -81,8 +81,10 @@ def load_decoder(
         else:
             loaded = _load_folder(path, torch_s)
     hidden_size = loaded.decoder.config.hidden_size
-    seen_with = load_vision(vision or path, hidden_size, loaded.tokenizer, device=device, dtype=dtype, threads=threads)
-    return replace(loaded, vision=seen_with)
+    sees = load_vision(vision or path, hidden_size, loaded.tokenizer, device=device, dtype=dtype, threads=threads)
+    if vision is not None and sees is None:
+        raise ModelLoadError(f"{vision} holds nothing that the model could see with")
+    return replace(loaded, vision=sees)
 
 
 @contextmanager

@@ -31,3 +31,6 @@ class Vision:
     positions: Positions | None  # None: one axis, on which the token at i is at i
     load_processor: Callable[[], ImageProcessor]
     load_tower: Callable[[], Tower]
+    # Text that goes before and behind each placeholder before a prompt is made tokens: it may become one token with
+    # what is beside it, so that `PreparedImage.tokens` can't have it.
+    around: tuple[str, str] = ("", "")

@@ -197,7 +197,7 @@ class Ready(Struct, frozen=True, tag="ready"):
     load_seconds: float = 0.0
     details: dict[str, str] = {}  # for people: device, dtype, attention path, …
     sampling: SamplingDefaults | None = None  # of a text model
-    images: bool = False  # whether a text model takes images
+    images: bool = False  # whether a model for texts takes them, too
 
 
 class LoadFailed(Struct, frozen=True, tag="load_failed"):
