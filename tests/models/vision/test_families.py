@@ -60,7 +60,8 @@ def test_a_prompt_with_pictures_has_the_tokens_that_transformers_has(one: Seen) 
     ids, _ = expanded(one, prompt(one), images)
     assert ids == theirs(one, prompt(one), pictures())["input_ids"][0].tolist()
     for image in images:
-        assert len(image.rows) and np.all(np.diff(image.rows) > 0)
+        assert len(image.rows)
+        assert np.all(np.diff(image.rows) > 0)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -99,7 +100,8 @@ def test_low_detail_is_less_where_there_is_less(one: Seen) -> None:
     assert len(encoded.rows) == len(low.rows)
     if one.family in ("idefics3", "llava_onevision"):
         assert low.pixels == 32 * 32 < auto.pixels
-        assert low.identity != auto.identity and len(low.tokens) < len(auto.tokens)
+        assert low.identity != auto.identity
+        assert len(low.tokens) < len(auto.tokens)
     elif one.family not in QWEN:  # their pictures have no more pixels here than those of low detail
         assert (low.tokens, low.identity) == (auto.tokens, auto.identity)
 
@@ -122,24 +124,25 @@ def test_an_identity_is_of_every_pixel_and_of_the_shape(one: Seen) -> None:
     other[7, 3, 1] ^= 1
     shapes = [rgb, other, rgb.reshape(40, 20, 3)]
     found = [one.processor.prepare(each, "auto").identity for each in (*shapes, rgb)]
-    assert len(set(found)) == 3 and found[0] == found[3]
+    assert len(set(found)) == 3
+    assert found[0] == found[3]
     assert {len(each) for each in found} == {16}
 
 
-def test_a_picture_is_not_changed_and_may_be_read_only(one: Seen) -> None:
+def test_a_picture_may_be_read_only_and_stays_as_it_is(one: Seen) -> None:
     rgb = picture(33, 47)
     rgb.setflags(write=False)
-    assert (
-        one.processor.prepare(rgb, "auto").identity
-        == one.processor.prepare(rgb.copy(), "low" if False else "auto").identity
-    )
+    before = rgb.copy()
+    one.processor.prepare(rgb, "auto")
+    assert np.array_equal(rgb, before)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (3, 200), (200, 1)])
 def test_small_and_narrow_pictures_are_read(one: Seen, size: tuple[int, int]) -> None:
     image = one.processor.prepare(picture(*size), "auto")
     [encoded] = one.tower.encode([image])
-    assert len(encoded.rows) == len(image.rows) and np.isfinite(encoded.rows).all()
+    assert len(encoded.rows) == len(image.rows)
+    assert np.isfinite(encoded.rows).all()
 
 
 def test_a_picture_that_is_much_too_narrow_is_refused(one: Seen) -> None:
@@ -173,4 +176,5 @@ def test_positions_are_those_of_transformers(seen: Any, family: str) -> None:
 @pytest.mark.parametrize("family", QWEN)
 def test_positions_of_text_alone_count_its_tokens(seen: Any, family: str) -> None:
     positions, delta = seen(family).vision.positions([5, 6, 7], [])
-    assert positions.tolist() == [[0, 1, 2]] * 3 and delta == 0
+    assert positions.tolist() == [[0, 1, 2]] * 3
+    assert delta == 0
