@@ -64,6 +64,9 @@ WITH_TORCH = (
     "models.embedder.onnx_build",
     "models.embedder.torch_modules",
     "models.files.safetensors",
+    "models.vision.processor",
+    "models.vision.tower",
+    "models.vision.tower_loading",
     "pipelines.image",
 )
 # Of those that are free of torch, the ones with a function that imports it, or a module with it: where it runs the
@@ -73,6 +76,8 @@ WHEN_CALLED = {
     "models.decoder.logits",
     "models.device",
     "models.embedder.onnx_exporter",
+    "models.vision.families.llava_onevision",
+    "models.vision.loading",
     "pipelines.text.cache.memory",
     "pipelines.text.runner",
 }

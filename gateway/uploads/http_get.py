@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 import httpcore
 
 from gateway import __version__
+from gateway.location import Location
 from gateway.uploads.addresses import Address
-from gateway.uploads.location import Location
 
 CONNECT_S = 3.0  # for each address but the last
 

@@ -21,10 +21,18 @@ _SMALL = {"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads
 
 
 def load_tower(
-    family: Family, folder: Path, hidden_size: int, *, device: str, dtype: str | None, threads: int | None
+    family: Family,
+    folder: Path,
+    hidden_size: int,
+    *,
+    device: str = "auto",
+    dtype: str | None = None,
+    threads: int | None = None,
+    together: bool | None = None,
 ) -> FamilyTower:
     """`hidden_size`: of the language model. `dtype`: as its own, but float32 on a processor that has no products in
-    bfloat16. Raises ModelLoadError naming what is missing, or of a wrong shape."""
+    bfloat16. `together`: see FamilyTower; None: on a GPU. Raises ModelLoadError naming what is missing, or of a wrong
+    shape."""
     if threads is not None:
         torch.set_num_threads(threads)
     place, kind = choose_device(device), choose_dtype(dtype)
@@ -39,7 +47,8 @@ def load_tower(
     model.load_state_dict(weights, assign=True)
     _make_buffers(model)
     model.requires_grad_(False)
-    return FamilyTower(family, model.to(place).eval(), place, kind)
+    together = place.type != "cpu" if together is None else together
+    return FamilyTower(family, model.to(place).eval(), place, kind, together=together)
 
 
 def _build(family: Family, folder: Path, hidden_size: int) -> Any:
