@@ -86,7 +86,7 @@ class TextPipeline:
             block_size=self._runner.block_size,
             options=options,
             proposers=tuple(proposers),
-            images=None if vision is None else _image_preparer(vision, options),
+            images=None if vision is None else _image_preparer(vision, tokenizer.spelling(vision.placeholder), options),
         )
         self._postprocessor = Postprocessor(vocabulary)
         self._max_model_len = size.max_model_len
@@ -283,9 +283,12 @@ def _load(source: str, spec: ModelSpec[TextOptions], vision: str | None = None) 
     )
 
 
-def _image_preparer(vision: Vision, options: TextOptions) -> ImagePreparer:
+def _image_preparer(vision: Vision, placeholder: str, options: TextOptions) -> ImagePreparer:
+    """`placeholder`: as it is spelled."""
     decode = MediaDecoder().picture
-    return ImagePreparer(vision, decode, max_images=options.max_images, max_pixels=options.max_image_pixels)
+    return ImagePreparer(
+        vision, placeholder, decode, max_images=options.max_images, max_pixels=options.max_image_pixels
+    )
 
 
 def _image_encoder(vision: Vision, decoder: CausalDecoder, options: TextOptions) -> ImageEncoder[Sequence]:

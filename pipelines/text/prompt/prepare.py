@@ -184,9 +184,10 @@ class Preparer:
             case ChatPrompt(messages=messages):
                 if self._template is None:
                     raise InvalidRequest("this model has no chat template: it only completes prompts", field)
-                prompt_text = self._template.render(messages)
-                self._require_fit(tokenizer, field, prompt_text.text, prompt_text.literals)
-                ids = tokenizer.encode(prompt_text.text, add_special=False, literals=prompt_text.literals)
+                rendered = self._template.render(messages)
+                prompt_text = self._images.spaced(rendered.text) if self._images else rendered.text
+                self._require_fit(tokenizer, field, prompt_text, rendered.literals)
+                ids = tokenizer.encode(prompt_text, add_special=False, literals=rendered.literals)
                 self._require_known(field, ids)
                 return _Tokens(ids, "")  # a chat is not echoed
             case StringPrompt(text=text):

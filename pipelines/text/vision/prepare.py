@@ -22,10 +22,13 @@ UNAVAILABLE = "The model's image processor can't be loaded; the server's log say
 class ImagePreparer:
     """Shared by the threads of the pool."""
 
-    def __init__(self, vision: Vision, decode: DecodePicture, *, max_images: int, max_pixels: int | None) -> None:
-        """`max_images`: of a prompt. `max_pixels`: of one image, as its header has them."""
+    def __init__(
+        self, vision: Vision, spelled: str, decode: DecodePicture, *, max_images: int, max_pixels: int | None
+    ) -> None:
+        """`spelled`: the placeholder. `max_images`: of a prompt. `max_pixels`: of one image, as its header has them."""
         self.placeholder = vision.placeholder
         self._vision = vision
+        self._spelled = spelled
         self._decode = decode
         self._max_images = max_images
         self._max_pixels = max_pixels
@@ -38,6 +41,11 @@ class ImagePreparer:
             if self._processor is None:
                 self._processor = self._vision.load_processor()
             return self._processor
+
+    def spaced(self, text: str) -> str:
+        """A rendered prompt with what the model's processor writes around each placeholder."""
+        before, behind = self._vision.around
+        return text.replace(self._spelled, before + self._spelled + behind) if before or behind else text
 
     def require_few(self, parts: Sequence[ImagePart]) -> None:
         """Raises InvalidRequest where there are more than a prompt may show."""

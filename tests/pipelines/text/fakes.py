@@ -137,6 +137,9 @@ class ByteTokenizer:
     def token_ids(self) -> dict[str, int]:
         return {chr(id): id for id in range(self.vocab_size)}
 
+    def spelling(self, id: int) -> str:
+        return next(name for name, each in self.names.items() if each == id)
+
     def clone(self) -> "ByteTokenizer":
         return type(self)(self.chat_template, self.bos_id)
 

@@ -132,3 +132,10 @@ def test_a_template_of_the_vision_half_goes_before_the_tokenizer_s():
     model.vision = dataclasses.replace(model.vision, chat_template="{{ messages[0].content[0].type }}<image>!")
     (sequence,) = model.pipeline(SeeingTokenizer(None)).prepare(TICKET, chat(picture(1)))
     assert bytes(id for id in sequence.tokens if id < 256).replace(b"|", b"") == b"image!"
+
+
+def test_what_stands_around_placeholders_is_tokenised_with_what_is_beside_it():
+    model = Model()
+    model.vision = dataclasses.replace(model.vision, around=("{", "}"))
+    (sequence,) = model.pipeline().prepare(TICKET, chat("a<image>", picture(1)))
+    assert bytes(id for id in sequence.tokens if id < 256).replace(b"|", b"") == b"user:a<image>{}.assistant:"
