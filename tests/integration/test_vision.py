@@ -1,5 +1,4 @@
-"""Chats about images over a tiny model that sees, from the socket to the tower: what a picture comes in does not matter,
-and nothing that is sent as one costs more than its request."""
+"""Chats about images over a tiny model that sees, from the socket to the tower."""
 
 import base64
 import io
@@ -8,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from PIL import Image
 
 from gateway.config.settings import ModelSettings, ServerSettings, Settings
 from pipelines.messages.text import TextOptions
