@@ -64,6 +64,7 @@ WITH_TORCH = (
     "models.embedder.onnx_build",
     "models.embedder.torch_modules",
     "models.files.safetensors",
+    "models.vision.mmproj_weights",
     "models.vision.processor",
     "models.vision.tower",
     "models.vision.tower_loading",
@@ -77,7 +78,9 @@ WHEN_CALLED = {
     "models.device",
     "models.embedder.onnx_exporter",
     "models.vision.families.llava_onevision",
+    "models.vision.folder",
     "models.vision.loading",
+    "models.vision.mmproj",
     "pipelines.text.cache.memory",
     "pipelines.text.runner",
 }

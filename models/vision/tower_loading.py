@@ -1,8 +1,6 @@
 """From a checkpoint to the part of it that sees."""
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +9,8 @@ from torch import Tensor, nn
 
 from models.device import choose_device, choose_dtype, multiplies_bf16
 from models.errors import ModelLoadError
-from models.files.safetensors import SafetensorsFiles
 from models.vision.families.family import Family
+from models.vision.half import Half, Weights
 from models.vision.tower import FamilyTower
 
 _NOT_OURS = ("dtype", "torch_dtype", "quantization_config", "attn_implementation", "_attn_implementation")
@@ -21,8 +19,7 @@ _SMALL = {"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads
 
 
 def load_tower(
-    family: Family,
-    folder: Path,
+    half: Half,
     hidden_size: int,
     *,
     device: str = "auto",
@@ -38,8 +35,8 @@ def load_tower(
     place, kind = choose_device(device), choose_dtype(dtype)
     if place.type == "cpu" and not multiplies_bf16():
         kind = torch.float32
-    files = SafetensorsFiles(folder)
-    model = _build(family, folder, hidden_size)
+    family, files = half.family, half.open_weights()
+    model = _build(half, hidden_size)
     weights = {
         name: _weight(files, _names(family, name), tuple(parameter.shape)).to(place, kind)
         for name, parameter in model.state_dict().items()
@@ -51,9 +48,9 @@ def load_tower(
     return FamilyTower(family, model.to(place).eval(), place, kind, together=together)
 
 
-def _build(family: Family, folder: Path, hidden_size: int) -> Any:
+def _build(half: Half, hidden_size: int) -> Any:
     """Without weights, and without its language model. Raises ModelLoadError."""
-    config = json.loads((folder / "config.json").read_bytes())  # the library tells 1.0 from 1
+    family, config = half.family, half.as_written
     vision = {key: value for key, value in config["vision_config"].items() if key not in _NOT_OURS}
     if "" in family.towers:
         vision.pop("model_type", None)  # of which older files have another
@@ -67,7 +64,7 @@ def _build(family: Family, folder: Path, hidden_size: int) -> Any:
         with torch.device("meta"):
             model = getattr(transformers, f"{family.classes}Model")(described)
     except Exception as error:  # whatever this config makes the library's code do
-        raise ModelLoadError(f"{folder}: no tower can be made by its config.json: {error}") from error
+        raise ModelLoadError(f"{half.where}: no tower can be made by it: {error}") from error
     setattr(model, family.language, nn.Identity())
     return model
 
@@ -80,7 +77,7 @@ def _names(family: Family, name: str) -> list[str]:
     return [name]
 
 
-def _weight(files: SafetensorsFiles, names: Sequence[str], shape: tuple[int, ...]) -> Tensor:
+def _weight(files: Weights, names: Sequence[str], shape: tuple[int, ...]) -> Tensor:
     name = next((name for name in names if name in files), None)
     if name is None:
         raise ModelLoadError(f"{files.where} lacks the tensor {names[0]}")

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from models.vision import tower_loading
-from models.vision.families.family import Family
-from models.vision.families.listed import FAMILIES as LISTED
+from models.vision.folder import read_folder
+from models.vision.half import Half
 from models.vision.image import PreparedImage
 from models.vision.tower_loading import load_tower
 from models.vision.vision import PlacedImage
@@ -54,8 +54,10 @@ def expanded(one: Seen, text: str, images: Sequence[PreparedImage]) -> tuple[lis
     return ids, placed
 
 
-def record(one: Seen) -> Family:
-    return next(each for each in LISTED if each.name == one.family)
+def half(one: Seen) -> Half:
+    found = read_folder(one.folder)
+    assert found is not None
+    return found
 
 
 def prompt(one: Seen) -> str:
@@ -102,7 +104,7 @@ def test_rows_are_the_same_bits_alone_and_in_company(one: Seen) -> None:
 
 def test_rows_of_pictures_that_are_encoded_together_are_those_of_each(one: Seen) -> None:
     """As on a GPU: of three pictures two have the same shape, or all go as one sequence."""
-    tower = load_tower(record(one), one.folder, HIDDEN, device="cpu", dtype="float32", together=True)
+    tower = load_tower(half(one), HIDDEN, device="cpu", dtype="float32", together=True)
     images = [one.processor.prepare(each, "auto") for each in (*pictures(), picture(*SIZES[0], seed=9))]
     for image, encoded in zip(images, tower.encode(images), strict=True):
         [alone] = one.tower.encode([image])
@@ -184,7 +186,7 @@ def test_any_number_of_threads_prepare_pictures_at_once(one: Seen) -> None:
 
 def test_a_tower_in_bfloat16_gives_about_the_same(one: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tower_loading, "multiplies_bf16", lambda: True)
-    tower = load_tower(record(one), one.folder, HIDDEN, device="cpu", dtype="bfloat16")
+    tower = load_tower(half(one), HIDDEN, device="cpu", dtype="bfloat16")
     image = one.processor.prepare(picture(50, 40), "auto")
     [found], [expected] = tower.encode([image]), one.tower.encode([image])
     assert found.rows.dtype == np.float32
@@ -197,7 +199,7 @@ def test_a_processor_without_products_in_bfloat16_has_the_tower_in_float32(
 ) -> None:
     monkeypatch.setattr(tower_loading, "multiplies_bf16", lambda: False)
     one = seen("llava")
-    tower = load_tower(record(one), one.folder, HIDDEN, device="cpu", dtype="bfloat16")
+    tower = load_tower(half(one), HIDDEN, device="cpu", dtype="bfloat16")
     image = one.processor.prepare(picture(50, 40), "auto")
     [found], [expected] = tower.encode([image]), one.tower.encode([image])
     assert np.array_equal(found.rows, expected.rows)
