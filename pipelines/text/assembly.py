@@ -52,6 +52,12 @@ def load_model(source: str, spec: ModelSpec[TextOptions], vision: str | None = N
     )
 
 
+def require_sight(vision: Vision | None, options: TextOptions) -> None:
+    """Raises ModelError where options ask for what the model's files do not have."""
+    if vision is None and options.preload_vision:
+        raise ModelError("text.preload_vision: nothing in this model's files sees")
+
+
 def image_preparer(vision: Vision, placeholder: str, options: TextOptions) -> ImagePreparer:
     """`placeholder`: as it is spelled. Raises ModelError where the processor is wanted at once and can't be loaded."""
     media = MediaDecoder()

@@ -18,6 +18,7 @@ from pipelines.text.assembly import (
     image_preparer,
     load_model,
     make_scheduler,
+    require_sight,
 )
 from pipelines.text.cache.block_manager import BlockManager
 from pipelines.text.cache.memory import reserved_bytes
@@ -45,6 +46,7 @@ class TextPipeline:
         models and machine do not fit together."""
         decoder, tokenizer = model.decoder, model.tokenizer
         vision = model.vision
+        require_sight(vision, options)
         self._encoder = None if vision is None else image_encoder(vision, decoder, options)
         size = cache_size(decoder, options, draft)
         self._decoder = decoder
