@@ -14,7 +14,7 @@ from models.errors import ModelLoadError
 from models.files.source import resolve
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket, non_finite
 from pipelines.messages.frames import Event, Failed, ModelSpec, Ready, Stats, StepReport
-from pipelines.messages.text import ProposerKind, TextOptions, TextRequest
+from pipelines.messages.text import FinishReason, ProposerKind, TextOptions, TextRequest
 from pipelines.text.cache.block_manager import BlockManager
 from pipelines.text.cache.memory import (
     CacheSize,
@@ -35,6 +35,7 @@ from pipelines.text.prompt.vocabulary import Vocabulary
 from pipelines.text.results import Failure, Result, read_logits
 from pipelines.text.runner import Runner, try_largest
 from pipelines.text.sample.defaults import sampling_defaults
+from pipelines.text.sample.sampler import Choice
 from pipelines.text.scheduler import Scheduler
 from pipelines.text.sequence import Sequence, State
 from pipelines.text.speculative import Proposer, Speculation
@@ -171,14 +172,14 @@ class TextPipeline:
                 continue
             if result.failure is not None:
                 self.abort(sequence.ticket.id)
-                events.append(_failed(sequence.ticket.id, result.failure))
+                events.append(_failed(sequence.ticket.id, result.failure, result.reason))
                 continue
             if chunk.scores:
                 self._postprocessor.score(sequence, chunk.start + 1, result.scores)
             if result.choices:
                 self._speculation.learn(sequence, len(chunk.drafts), result.accepted, result.choices[0].token)
             if sequence.computed >= len(sequence.tokens):
-                for choice in result.choices or (None,):
+                for choice in _steps(result):
                     said, done = self._postprocessor.advance(sequence, choice, ended)
                     events.extend(said)
                     if done:  # what was drafted behind an end is not said
@@ -216,9 +217,17 @@ class TextPipeline:
         )
 
 
-def _failed(id: str, failure: Failure) -> Failed:
+def _steps(result: Result) -> Rows[Choice | FinishReason]:
+    """What a step says of a sequence, token by token."""
+    if result.complete:
+        return (*result.choices, "stop")
+    return result.choices or ("length",)
+
+
+def _failed(id: str, failure: Failure, reason: str) -> Failed:
     if failure == "all banned":
-        return Failed(id, "invalid_request", "the request's settings leave no token that may come next")
+        message = "the request's settings leave no token that may come next"
+        return Failed(id, "invalid_request", f"{message}: {reason}" if reason else message)
     return non_finite(id)
 
 

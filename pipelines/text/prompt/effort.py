@@ -7,7 +7,8 @@ ITEM = 100  # bytes that a choice, a part of a message or a tool call is worth, 
 
 def effort(request: TextRequest) -> int:
     ids = len(request.sampling.logit_bias or ()) + len(request.sampling.stop_token_ids or ())
-    return sum(map(_of_prompt, request.prompts)) + ids + ITEM * request.n * len(request.prompts)
+    grammar = len(request.sampling.grammar.text) if request.sampling.grammar else 0
+    return sum(map(_of_prompt, request.prompts)) + ids + grammar + ITEM * request.n * len(request.prompts)
 
 
 def _of_prompt(prompt: Prompt) -> int:

@@ -20,6 +20,7 @@ from pipelines.messages.text import (
 )
 from pipelines.text.cache.prefix import PrefixKey, prefix_keys
 from pipelines.text.drafting import Drafting
+from pipelines.text.grammar.compiler import Automaton, Grammars
 from pipelines.text.output.choice_text import Output
 from pipelines.text.output.detokenizer import incomplete_tail
 from pipelines.text.prompt.chat_template import ChatTemplate
@@ -70,10 +71,12 @@ class Preparer:
         self._max_draft = options.max_draft if options.speculation else 0
         self._proposers = proposers
         self._eos_ids = tokenizer.eos_ids | eos_ids
+        self._grammars = Grammars(tokenizer, vocabulary.size, self._eos_ids)
         self._idle = [tokenizer]  # of those made, whichever nobody uses
 
     def brief(self, request: TextRequest) -> bool:
-        return effort(request) <= BRIEF
+        grammar = request.sampling.grammar
+        return effort(request) <= BRIEF and (grammar is None or self._grammars.keeps(grammar))
 
     def prepare(self, ticket: Ticket, request: TextRequest) -> list[Sequence]:
         """`n` sequences for each prompt, in the order of the choices. Raises InvalidRequest."""
@@ -86,12 +89,14 @@ class Preparer:
         if proposer not in self._proposers:
             raise InvalidRequest("this model has no draft model, only 'ngram'", request.called("speculation.kind"))
         group = Group(ticket, request.echo, proposer=proposer)
+        asked = request.sampling.grammar
+        grammar = None if asked is None else self._grammars.compile(asked, request.called("grammar"))
         sequences: list[Sequence] = []
         for prompt in request.prompts:
             field = request.called("messages" if isinstance(prompt, ChatPrompt) else "prompt")
             with self._lent() as tokenizer:
                 tokens = self._tokenise(prompt, tokenizer, field)
-            params = self._resolve(request, len(tokens.ids), field)
+            params = self._resolve(request, len(tokens.ids), field, grammar)
             keys = prefix_keys(tokens.ids, self._block_size, request.salt) if self._prefix_cache else []
             sequences.extend(self._choices(group, request, tokens, params, keys, len(sequences)))
         group.unfinished = len(sequences)
@@ -194,7 +199,9 @@ class Preparer:
 
     # --- settings -----------------------------------------------------------------------------------------------------
 
-    def _resolve(self, request: TextRequest, prompt_length: int, field: str) -> SamplingParams:
+    def _resolve(
+        self, request: TextRequest, prompt_length: int, field: str, grammar: Automaton | None
+    ) -> SamplingParams:
         """Settings with the model's defaults. Raises InvalidRequest where prompt and output can never fit."""
         sampling, limit = request.sampling, self._max_model_len
         room = limit - prompt_length
@@ -208,4 +215,4 @@ class Preparer:
                 name,
                 "context_length_exceeded",
             )
-        return resolve(sampling, self._defaults, room=room, eos_ids=self._eos_ids)
+        return resolve(sampling, self._defaults, room=room, eos_ids=self._eos_ids, grammar=grammar)
