@@ -25,14 +25,18 @@ MAX_KEPT = 128  # compiled grammars of a model
 MAX_KEPT_CHARACTERS = 2**21  # of all of them together; what is compiled takes some ten times as much
 MAX_GBNF = 2**15  # characters: converting it takes microseconds for each
 MAX_THREADS = 8
-# What a grammar may take: at the most some 50 ms to build, and 10 ms and 64 MiB while a text is written by it.
+# What a grammar may take: some 100 ms to build; then 20 ms a token, and 64 MiB.
 LIMITS = {
     "initial_lexer_fuel": 1_000_000,
     "step_lexer_fuel": 100_000,
-    "step_max_items": 5_000,
-    "max_items_in_row": 1_000,
     "max_lexer_states": 50_000,
     "max_grammar_size": 200_000,
+}
+# Things that a parser may keep apart, at one place and in one step. Objects keep four a property that may be left out,
+# and take little time for each; in grammars of one's own they can be made to take much.
+PLACES = {
+    "json": {"max_items_in_row": 2_000, "step_max_items": 4_000},
+    "own": {"max_items_in_row": 500, "step_max_items": 1_000},
 }
 
 
@@ -92,7 +96,7 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer, size: int, eos_ids: AbstractSet[int]) -> None:
         """`size`: of the model's vocabulary."""
         self._tokens = ModelTokens(tokenizer, size, eos_ids)
-        self._limits = LLParserLimits(verbose_errors=False, **LIMITS)
+        self._limits = {kind: LLParserLimits(verbose_errors=False, **LIMITS, **most) for kind, most in PLACES.items()}
         self._kept: OrderedDict[Grammar, Automaton] = OrderedDict()
         self._characters = 0
         self._lock = Lock()
@@ -107,7 +111,8 @@ class Grammars:
             if (found := self._kept.get(grammar)) is not None:
                 self._kept.move_to_end(grammar)
                 return found
-        matcher = LLMatcher(self._tokens.reader, _translate(grammar, field), log_level=0, limits=self._limits)
+        limits = self._limits["json" if grammar.kind.startswith("json") else "own"]
+        matcher = LLMatcher(self._tokens.reader, _translate(grammar, field), log_level=0, limits=limits)
         if not matcher.is_error():
             self._tokens.masks([matcher])  # a grammar may turn out to be too much with its first token
         if matcher.is_error():
