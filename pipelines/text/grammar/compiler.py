@@ -23,7 +23,7 @@ Masks = npt.NDArray[np.int32]  # a bit a token, 32 in a word
 
 MAX_KEPT = 128  # compiled grammars of a model
 MAX_KEPT_CHARACTERS = 2**21  # of all of them together; what is compiled takes some ten times as much
-MAX_GBNF = 2**15  # characters: converting it takes microseconds for each
+MAX_OWN = 2**15  # characters of a regular expression or a grammar
 MAX_THREADS = 8
 # What a grammar may take: some 100 ms to build; then 20 ms a token, and 64 MiB.
 LIMITS = {
@@ -142,12 +142,12 @@ def _translate(grammar: Grammar, field: str) -> str:
                 return _from_schema(read_schema(grammar.text, field, strict=grammar.strict))
             case "json_object":
                 return _from_schema({"type": "object"})
+            case "regex" | "gbnf" | "lark" if len(grammar.text) > MAX_OWN:
+                raise InvalidRequest(f"it may have {MAX_OWN} characters", field)
             case "regex":
                 return LLMatcher.grammar_from_regex(grammar.text)
             case "choice":
                 return LLMatcher.grammar_from_regex(_one_of(grammar.text))
-            case "gbnf" if len(grammar.text) > MAX_GBNF:
-                raise InvalidRequest(f"a grammar in GBNF may have {MAX_GBNF} characters", field)
             case "gbnf":
                 return _from_lark(any_to_lark(grammar.text), field)
             case "lark":

@@ -1,8 +1,9 @@
 """What of JSON Schema can be kept to, and what OpenAI's strict subset allows."""
 
-import json
 from collections.abc import Iterator
 from typing import Any, NoReturn
+
+import msgspec
 
 from pipelines.base import InvalidRequest
 
@@ -36,6 +37,7 @@ MOST_MULTIPLE = 1000  # an automaton has a state for each remainder
 # Intersecting patterns takes twice as long with each of them.
 MOST_INTERSECTED = 8
 MOST_DEPTH = 100
+MOST_LITERAL = 4096  # characters of a value that is given: what has to come is cut into tokens with every token
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
@@ -47,8 +49,7 @@ def read_schema(text: str, field: str, *, strict: bool) -> dict[str, Any]:
     """A schema that can be kept to, but for what only compiling it tells. Raises InvalidRequest, which names the
     keyword by its path from `field`."""
     try:
-        schema = json.loads(text)
-        text.encode()
+        schema = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the schema can't be read: {error}", field) from None
     if not isinstance(schema, dict):
@@ -98,6 +99,9 @@ class _Check:
         multiple = schema.get("multipleOf")
         if isinstance(multiple, int | float) and multiple > MOST_MULTIPLE:
             self._refuse(f"{at}.multipleOf", f"it may be {MOST_MULTIPLE} at most")
+        given = [schema.get("const"), *(each if isinstance(each := schema.get("enum"), list) else ())]
+        if any(len(str(value)) > MOST_LITERAL for value in given):
+            self._refuse(at, f"a value of 'const' or 'enum' may have {MOST_LITERAL} characters")
         self._matched += sum(keyword in schema for keyword in _MATCHED)
         if isinstance(every := schema.get("allOf"), list):
             self._intersections += len(every)
