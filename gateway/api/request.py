@@ -13,6 +13,7 @@ from gateway.errors import ApiError, bad_request, client_closed, unsupported_med
 from gateway.http.auth import Principal
 from gateway.requests.dispatch import Dispatcher
 from gateway.requests.exchange import Terms
+from gateway.uploads.images import ImageReader
 from metrics.timeline import Timeline
 from pipelines.messages.frames import Priority
 
@@ -44,6 +45,12 @@ async def json_body(request: HttpRequest) -> bytes:
 def dispatcher(request: HttpRequest) -> Dispatcher:
     """The gateway's, without Litestar's injection: that costs a request more than all the middleware."""
     found: Dispatcher = request.app.state.dispatcher
+    return found
+
+
+def image_reader(request: HttpRequest) -> ImageReader:
+    """The gateway's."""
+    found: ImageReader = request.app.state.images
     return found
 
 

@@ -54,6 +54,9 @@ class KeepsToGrammar(LogitsRule):
             self._matcher.consume_token(token)  # what is wrong with it leaves nothing that may follow
             self._mask = None
 
+    def forced(self) -> Rows[int]:
+        return self._matcher.compute_ff_tokens()
+
     def fork(self) -> Self:
         return type(self)(self._automaton, self._matcher.deep_copy(), self._ends, self._mask)
 

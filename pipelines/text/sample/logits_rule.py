@@ -60,6 +60,11 @@ class LogitsRule(Protocol):
         itself."""
         ...
 
+    def forced(self) -> Rows[int]:
+        """The tokens that come next because it bans all others. They are drafted and verified as any, so that it may
+        say less than it knows; it may not depend on having been asked."""
+        return ()
+
     @property
     def may_end(self) -> bool:
         """Whether the text that was accepted may be all. Where it may not, the next token is taken for no stop id, and

@@ -64,6 +64,10 @@ class Rules:
         """Why no token may follow, where there is more to say of it."""
         return next((rule.reason for rule in self._rules if rule.reason), "")
 
+    def forced(self) -> Rows[int]:
+        """The tokens that come next because one rule leaves no choice: right unless another bans them."""
+        return next((tokens for rule in self._rules if (tokens := rule.forced())), ())
+
     def fork(self) -> "Rules":
         """Of each a fork."""
         return Rules(rule.fork() for rule in self._rules)

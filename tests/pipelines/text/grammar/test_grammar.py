@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metrics.definitions import text as metrics
 from pipelines.messages.frames import Failed
@@ -201,7 +202,8 @@ def requests() -> list[TextRequest]:
 
 @pytest.fixture(scope="module")
 def alone(pipeline: TextPipeline) -> list[Seen]:
-    return [seen(generate(pipeline, each)) for each in requests()]
+    """Without drafts of any kind."""
+    return [seen(generate(pipeline, replace(each, max_draft=0))) for each in requests()]
 
 
 @pytest.mark.parametrize("drafts", [False, True])
@@ -230,7 +232,9 @@ def test_a_text_is_the_same_in_company_with_drafts_and_after_preemptions(
                 pipeline._scheduler._preempt(sequence)
     assert [seen(events[str(number)]) for number in range(len(alone))] == alone
     counters = pipeline.stats().counters
+    assert counters[metrics.ACCEPTED.series("grammar")] == counters[metrics.DRAFTED.series("grammar")] > 50
     assert not put_back or counters["preemptions"] > len(alone)
+    assert sum(each[-1].usage.drafted_tokens for each in events.values()) == 0 or drafts  # what is forced is no draft
     assert not drafts or counters[metrics.ACCEPTED.series("ngram")] > 20
 
 
