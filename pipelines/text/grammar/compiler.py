@@ -25,19 +25,20 @@ MAX_KEPT = 128  # compiled grammars of a model
 MAX_KEPT_CHARACTERS = 2**21  # of all of them together; what is compiled takes some ten times as much
 MAX_OWN = 2**15  # characters of a regular expression or a grammar
 MAX_THREADS = 8
-# What a grammar may take: some 100 ms to build; then 20 ms a token, and 64 MiB.
-LIMITS = {
-    "initial_lexer_fuel": 1_000_000,
-    "step_lexer_fuel": 100_000,
-    "max_lexer_states": 50_000,
-    "max_grammar_size": 200_000,
-}
-# Things that a parser may keep apart, at one place and in one step. Objects keep four a property that may be left out,
-# and take little time for each; in grammars of one's own they can be made to take much.
-PLACES = {
-    "json": {"max_items_in_row": 2_000, "step_max_items": 4_000},
-    "own": {"max_items_in_row": 500, "step_max_items": 1_000},
-}
+
+
+def _limits(*, row: int, step: int) -> LLParserLimits:
+    """What a grammar may take: some 100 ms to build; then 20 ms a token, and 64 MiB. `row`, `step`: things that the
+    parser may keep apart, at one place and in one step."""
+    return LLParserLimits(
+        max_items_in_row=row,
+        step_max_items=step,
+        initial_lexer_fuel=1_000_000,
+        step_lexer_fuel=100_000,
+        max_lexer_states=50_000,
+        max_grammar_size=200_000,
+        verbose_errors=False,
+    )
 
 
 class Automaton:
@@ -96,7 +97,10 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer, size: int, eos_ids: AbstractSet[int]) -> None:
         """`size`: of the model's vocabulary."""
         self._tokens = ModelTokens(tokenizer, size, eos_ids)
-        self._limits = {kind: LLParserLimits(verbose_errors=False, **LIMITS, **most) for kind, most in PLACES.items()}
+        # Objects keep four a property that may be left out, and take little time for each; in grammars of one's own few
+        # can be made to take much.
+        self._of_json = _limits(row=2_000, step=4_000)
+        self._of_others = _limits(row=500, step=1_000)
         self._kept: OrderedDict[Grammar, Automaton] = OrderedDict()
         self._characters = 0
         self._lock = Lock()
@@ -111,7 +115,7 @@ class Grammars:
             if (found := self._kept.get(grammar)) is not None:
                 self._kept.move_to_end(grammar)
                 return found
-        limits = self._limits["json" if grammar.kind.startswith("json") else "own"]
+        limits = self._of_json if grammar.kind.startswith("json") else self._of_others
         matcher = LLMatcher(self._tokens.reader, _translate(grammar, field), log_level=0, limits=limits)
         if not matcher.is_error():
             self._tokens.masks([matcher])  # a grammar may turn out to be too much with its first token

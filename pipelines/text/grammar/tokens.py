@@ -29,6 +29,7 @@ class _Source:
         for id in special:
             self.tokens[id] = names.get(id, f"<end {id}>").encode()
         self.special_token_ids = sorted(special)
+        self._special = frozenset(special)
         self.eos_token_id = ends[0]
         self._ends = ends
         self._size = size
@@ -49,14 +50,16 @@ class _Source:
             ids = self._tokenizer.encode(text, add_special=False)
             if self._spelled(ids) == data:
                 return ids
-            first, *ids = self._tokenizer.encode(SENTINEL + text, add_special=False) or [self._ends[0]]
-        if self._spelled([first]).removeprefix(b" ") == SENTINEL.encode() and self._spelled(ids) == data:
-            return ids
+            ids = self._tokenizer.encode(SENTINEL + text, add_special=False)
+        for cut in (1, 2):  # the space may be a token of its own
+            before = self._spelled(ids[:cut]) or b""
+            if before.removeprefix(b" ") == SENTINEL.encode() and self._spelled(ids[cut:]) == data:
+                return ids[cut:]
         assert self._reader is not None
         return self._reader.greedy_tokenize(text)
 
     def _spelled(self, ids: list[int]) -> bytes | None:
         """None where a text is more than ordinary tokens that the model has."""
-        if any(id >= self._size or id in self.special_token_ids for id in ids):
+        if any(id >= self._size or id in self._special for id in ids):
             return None
         return b"".join(self.tokens[id] for id in ids)

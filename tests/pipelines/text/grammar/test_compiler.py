@@ -170,7 +170,7 @@ class Spaced(ByteTokenizer):
     """Puts a space before a text's first word, and writes names as control tokens."""
 
     def encode(self, text: str, **options: Any) -> list[int]:
-        return super().encode(text if text.startswith("\x02") else " " + text, **options)
+        return super().encode(" " + text, **options)
 
 
 @pytest.mark.parametrize("text", ["word", " word", "<user>", "é"])
