@@ -97,7 +97,8 @@ class Speculation:
         self._proposers = proposers
         self._decode_cost = decode_cost
         self._cost: StepCost | None = None  # not measured yet
-        self._totals: dict[Source, DraftTotals] = {kind: DraftTotals() for kind in (*proposers, "grammar")}
+        sources: list[Source] = [*proposers, "grammar"]
+        self._totals = {source: DraftTotals() for source in sources}
 
     def measure(self) -> StepCost:
         """What decode steps cost; at the latest, when drafts are wanted for the first time."""
