@@ -10,7 +10,7 @@ from models.decoder.loading import LoadedModel
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket, non_finite
 from pipelines.messages.frames import Event, Failed, ModelSpec, Ready, Stats, StepReport
-from pipelines.messages.text import TextOptions, TextRequest
+from pipelines.messages.text import FinishReason, TextOptions, TextRequest
 from pipelines.text.assembly import (
     cache_size,
     find_proposers,
@@ -31,6 +31,7 @@ from pipelines.text.prompt.vocabulary import Vocabulary
 from pipelines.text.results import Failure, Result, read_logits
 from pipelines.text.runner import Runner
 from pipelines.text.sample.defaults import sampling_defaults
+from pipelines.text.sample.sampler import Choice
 from pipelines.text.sequence import Sequence, State
 from pipelines.text.speculative import Speculation
 from pipelines.text.vision.encoder import ImageEncoder
@@ -199,14 +200,14 @@ class TextPipeline:
                 continue
             if result.failure is not None:
                 self.abort(sequence.ticket.id)
-                events.append(_failed(sequence.ticket.id, result.failure))
+                events.append(_failed(sequence.ticket.id, result.failure, result.reason))
                 continue
             if chunk.scores:
                 self._postprocessor.score(sequence, chunk.start + 1, result.scores)
             if result.choices:
                 self._speculation.learn(sequence, len(chunk.drafts), result.accepted, result.choices[0].token)
             if sequence.computed >= len(sequence.tokens):
-                for choice in result.choices or (None,):
+                for choice in _steps(result):
                     said, done = self._postprocessor.advance(sequence, choice, ended)
                     events.extend(said)
                     if done:  # what was drafted behind an end is not said
@@ -250,7 +251,15 @@ class TextPipeline:
         )
 
 
-def _failed(id: str, failure: Failure) -> Failed:
+def _steps(result: Result) -> Rows[Choice | FinishReason]:
+    """What a step says of a sequence, token by token."""
+    if result.complete:
+        return (*result.choices, "stop")
+    return result.choices or ("length",)
+
+
+def _failed(id: str, failure: Failure, reason: str) -> Failed:
     if failure == "all banned":
-        return Failed(id, "invalid_request", "the request's settings leave no token that may come next")
+        message = "the request's settings leave no token that may come next"
+        return Failed(id, "invalid_request", f"{message}: {reason}" if reason else message)
     return non_finite(id)
