@@ -16,6 +16,8 @@ from pipelines.messages.text import TextOptions
 from pipelines.text.plan import Chunk, Plan
 from pipelines.text.scheduler import LOGPROB_ROWS
 from pipelines.text.step_cost import StepCost
+from pipelines.text.vision.forward import with_images
+from pipelines.text.vision.prompt_images import PromptImages
 
 if TYPE_CHECKING:
     from models.decoder.cuda_graphs import DecodeGraphs, Recorder
@@ -47,6 +49,11 @@ class RowSpan(Protocol):
     @property
     def logits(self) -> int:
         """The number of last rows whose logits are wanted."""
+        ...
+
+    @property
+    def images(self) -> PromptImages | None:
+        """Those that the sequence's prompt shows."""
         ...
 
 
@@ -104,15 +111,15 @@ class Runner:
         segments = [Segment(each.length, each.start, each.table) for each in rows]
         ids = list(chain.from_iterable(each.ids for each in rows))
         wanted = _logit_rows(rows)
+        positions = chain.from_iterable(range(each.start, each.start + each.length) for each in rows)
+        batch = ForwardBatch(kind, _array(ids), _array(positions), segments, wanted)
+        if any(each.images is not None for each in rows):
+            batch = with_images(batch, rows)
         if kind == "decode" and self._graphs is not None:
-            replayed = self._graphs.run(ids, segments)
+            replayed = self._graphs.run(ids, segments, batch.positions)
             if replayed is not None:
                 return replayed if wanted is None else replayed[wanted]
-        positions = chain.from_iterable(range(each.start, each.start + each.length) for each in rows)
-        return self._decoder.forward(
-            ForwardBatch(kind, _array(ids), _array(positions), segments, wanted),
-            self._cache,
-        )
+        return self._decoder.forward(batch, self._cache)
 
     # --- on the side --------------------------------------------------------------------------------------------------
 

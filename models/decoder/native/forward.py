@@ -113,6 +113,7 @@ class NativeForward:
         rows = len(hidden)
         lengths, starts, tables = array("i"), array("i"), array("i")
         for segment in batch.segments:
+            assert not segment.spans  # of no model that `knows` takes
             end = segment.context + segment.length
             starts.extend([len(tables)] * segment.length)
             lengths.extend(range(segment.context + 1, end + 1))
@@ -173,8 +174,8 @@ class _Rotations:
             self._table = self._made(grown(len(self._table), longest, self._limit))
         if positions.ndim == 1:
             return self._table[positions]
-        rows: Floats = self._table[positions[self._axes].T, np.arange(len(self._axes))]
-        return rows
+        columns = np.arange(len(self._axes))
+        return np.ascontiguousarray(self._table[positions[self._axes].T, columns])  # it has the index's order in memory
 
 
 class _Added:

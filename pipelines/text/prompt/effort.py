@@ -14,10 +14,13 @@ from pipelines.messages.text import (
 
 ITEM = 100  # bytes that a choice, a part of a message or a tool call is worth, however short its text
 
+IMAGE = 20_000  # and an image, however small its file: it is decoded, resized and normalised
+
 
 def effort(request: TextRequest) -> int:
     ids = len(request.sampling.logit_bias or ()) + len(request.sampling.stop_token_ids or ())
-    return sum(map(_of_prompt, request.prompts)) + ids + ITEM * request.n * len(request.prompts)
+    grammar = len(request.sampling.grammar.text) if request.sampling.grammar else 0
+    return sum(map(_of_prompt, request.prompts)) + ids + grammar + ITEM * request.n * len(request.prompts)
 
 
 def _of_prompt(prompt: Prompt) -> int:
@@ -36,5 +39,5 @@ def _of_message(message: Message) -> int:
     texts += [message.name or "", message.tool_call_id or ""]
     for call in message.tool_calls:
         texts += [call.id, call.type, call.function.name, call.function.arguments]
-    pictures = sum(of_media(len(part.data)) for part in message.content if isinstance(part, ImagePart))
+    pictures = sum(IMAGE + of_media(len(part.data)) for part in message.content if isinstance(part, ImagePart))
     return sum(map(len, texts)) + pictures + ITEM * max(1, len(message.content) + len(message.tool_calls))

@@ -1,6 +1,7 @@
 """From a request to sequences: validated, templated, tokenised."""
 
 from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Sequence as Rows
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from pipelines.base import InvalidRequest, Ticket
 from pipelines.messages.sampling import SamplingDefaults
 from pipelines.messages.text import (
     ChatPrompt,
+    Message,
     Prompt,
     ProposerKind,
     StringPrompt,
@@ -20,14 +22,18 @@ from pipelines.messages.text import (
 )
 from pipelines.text.cache.prefix import PrefixKey, prefix_keys
 from pipelines.text.drafting import Drafting
+from pipelines.text.grammar.compiler import Automaton, Grammars
 from pipelines.text.output.choice_text import Output
 from pipelines.text.output.detokenizer import incomplete_tail
 from pipelines.text.prompt.chat_template import ChatTemplate
 from pipelines.text.prompt.effort import effort
+from pipelines.text.prompt.image_turns import image_parts, misplaced
 from pipelines.text.prompt.vocabulary import Vocabulary
 from pipelines.text.sample.rules import Rules
 from pipelines.text.sample.sampling import SamplingParams, resolve
 from pipelines.text.sequence import Group, Sequence
+from pipelines.text.vision.prepare import ImagePreparer
+from pipelines.text.vision.prompt_images import PromptImages
 
 BRIEF = 1000  # of effort: preparing more takes longer than waking a thread
 
@@ -39,6 +45,7 @@ class _Tokens:
     ids: list[int]
     text: str
     tail: bytes = b""  # of the text: the beginning of a character that only the output can complete
+    images: PromptImages | None = None
 
 
 class Preparer:
@@ -56,9 +63,10 @@ class Preparer:
         block_size: int,
         options: TextOptions,
         proposers: Collection[ProposerKind],
+        images: ImagePreparer | None = None,
     ) -> None:
         """`defaults` and `options`: what holds for requests that don't say. `eos_ids`: the model's own, beside the
-        tokenizer's. `proposers`: those that the model has."""
+        tokenizer's. `proposers`: those that the model has. `images`: of a model that takes some."""
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._defaults = defaults
@@ -69,11 +77,14 @@ class Preparer:
         self._proposer: ProposerKind = options.speculation or "ngram"
         self._max_draft = options.max_draft if options.speculation else 0
         self._proposers = proposers
+        self._images = images
         self._eos_ids = tokenizer.eos_ids | eos_ids
+        self._grammars = Grammars(tokenizer, vocabulary.size, self._eos_ids)
         self._idle = [tokenizer]  # of those made, whichever nobody uses
 
     def brief(self, request: TextRequest) -> bool:
-        return effort(request) <= BRIEF
+        grammar = request.sampling.grammar
+        return effort(request) <= BRIEF and (grammar is None or self._grammars.keeps(grammar))
 
     def prepare(self, ticket: Ticket, request: TextRequest) -> list[Sequence]:
         """`n` sequences for each prompt, in the order of the choices. Raises InvalidRequest."""
@@ -86,13 +97,14 @@ class Preparer:
         if proposer not in self._proposers:
             raise InvalidRequest("this model has no draft model, only 'ngram'", request.called("speculation.kind"))
         group = Group(ticket, request.echo, proposer=proposer)
+        asked = request.sampling.grammar
+        grammar = None if asked is None else self._grammars.compile(asked, request.called("grammar"))
         sequences: list[Sequence] = []
         for prompt in request.prompts:
             field = request.called("messages" if isinstance(prompt, ChatPrompt) else "prompt")
-            with self._lent() as tokenizer:
-                tokens = self._tokenise(prompt, tokenizer, field)
-            params = self._resolve(request, len(tokens.ids), field)
-            keys = prefix_keys(tokens.ids, self._block_size, request.salt) if self._prefix_cache else []
+            tokens = self._read(prompt, field, request.salt)
+            params = self._resolve(request, tokens, field, grammar)
+            keys = self._keys(tokens, request.salt) if self._prefix_cache else []
             sequences.extend(self._choices(group, request, tokens, params, keys, len(sequences)))
         group.unfinished = len(sequences)
         group.prompt_tokens = sum(sequence.prompt_tokens for sequence in sequences)
@@ -108,7 +120,6 @@ class Preparer:
         first: int,
     ) -> list[Sequence]:
         choices: list[Sequence] = []
-        most = self._max_draft if request.max_draft is None else request.max_draft
         rules = Rules.of(params, tokens.ids)
         for number in range(request.n):
             own = replace(params, seed=(params.seed + number) % 2**64)
@@ -124,13 +135,59 @@ class Preparer:
                     keys=keys,
                     leader=choices[0] if choices else None,
                     rules=rules.fork() if choices else rules,
-                    drafting=Drafting(group.proposer, most) if most else None,
+                    drafting=self._drafting(request, group.proposer),
+                    images=tokens.images,
                     prompt_logprobs=[self._vocabulary.logprob(tokens.ids[0], None)] if wanted else None,
                 )
             )
         return choices
 
+    def _keys(self, tokens: _Tokens, salt: str) -> list[PrefixKey]:
+        extras = tokens.images.block_extras(self._block_size) if tokens.images else None
+        return prefix_keys(tokens.ids, self._block_size, salt, extras)
+
+    def _drafting(self, request: TextRequest, kind: ProposerKind) -> Drafting | None:
+        """What a grammar leaves no choice about is drafted unless the request wants no drafts."""
+        most = self._max_draft if request.max_draft is None else request.max_draft
+        if most == 0 and (request.sampling.grammar is None or request.max_draft == 0):
+            return None
+        return Drafting(kind if most else None, most)
+
     # --- tokens -------------------------------------------------------------------------------------------------------
+
+    def _read(self, prompt: Prompt, field: str, salt: str) -> _Tokens:
+        """`field`: what the caller calls the prompt. Raises InvalidRequest."""
+        if self._images is not None and isinstance(prompt, ChatPrompt) and image_parts(prompt.messages):
+            return self._read_with_images(self._images, prompt, field, salt)
+        with self._lent() as tokenizer:
+            return self._tokenise(prompt, tokenizer, field)
+
+    def _read_with_images(self, images: ImagePreparer, prompt: ChatPrompt, field: str, salt: str) -> _Tokens:
+        parts = image_parts(prompt.messages)
+        images.require_few(parts)
+        with self._lent() as tokenizer:  # not while pictures are decoded
+            ids = self._tokenise_places(prompt, tokenizer, field, images.placeholder)
+        ids, shown = images.show(ids, parts, salt, limit=self._max_model_len, param=field)
+        self._require_known(field, ids)
+        return _Tokens(ids, "", images=shown)
+
+    def _tokenise_places(self, prompt: ChatPrompt, tokenizer: Tokenizer, field: str, placeholder: int) -> list[int]:
+        """With a placeholder for each of the conversation's images. Raises InvalidRequest where the template does not
+        write so many."""
+
+        def places(messages: Rows[Message]) -> int:
+            return self._tokenise(ChatPrompt([*messages]), tokenizer, field).ids.count(placeholder)
+
+        try:
+            ids = self._tokenise(prompt, tokenizer, field).ids
+        except InvalidRequest as refusal:
+            if refusal.code != "invalid_request":
+                raise
+            raise misplaced(prompt.messages, places) or refusal from None
+        if ids.count(placeholder) != len(image_parts(prompt.messages)):
+            several = InvalidRequest("the model's chat template has no place for each of these images", field)
+            raise misplaced(prompt.messages, places) or several
+        return ids
 
     def _tokenise(self, prompt: Prompt, tokenizer: Tokenizer, field: str) -> _Tokens:
         """`field`: what the caller calls the prompt. Raises InvalidRequest."""
@@ -138,9 +195,10 @@ class Preparer:
             case ChatPrompt(messages=messages):
                 if self._template is None:
                     raise InvalidRequest("this model has no chat template: it only completes prompts", field)
-                prompt_text = self._template.render(messages)
-                self._require_fit(tokenizer, field, prompt_text.text, prompt_text.literals)
-                ids = tokenizer.encode(prompt_text.text, add_special=False, literals=prompt_text.literals)
+                rendered = self._template.render(messages)
+                prompt_text = self._images.spaced(rendered.text) if self._images else rendered.text
+                self._require_fit(tokenizer, field, prompt_text, rendered.literals)
+                ids = tokenizer.encode(prompt_text, add_special=False, literals=rendered.literals)
                 self._require_known(field, ids)
                 return _Tokens(ids, "")  # a chat is not echoed
             case StringPrompt(text=text):
@@ -194,18 +252,20 @@ class Preparer:
 
     # --- settings -----------------------------------------------------------------------------------------------------
 
-    def _resolve(self, request: TextRequest, prompt_length: int, field: str) -> SamplingParams:
+    def _resolve(self, request: TextRequest, tokens: _Tokens, field: str, grammar: Automaton | None) -> SamplingParams:
         """Settings with the model's defaults. Raises InvalidRequest where prompt and output can never fit."""
         sampling, limit = request.sampling, self._max_model_len
+        prompt_length, images = len(tokens.ids), tokens.images
+        of_images = f", {images.tokens} of them of images" if images else ""
         room = limit - prompt_length
         if room < (0 if sampling.max_tokens == 0 else 1):
-            raise self._too_long(field, str(prompt_length))
+            raise self._too_long(field, f"{prompt_length}{of_images}")
         if sampling.max_tokens is not None and sampling.max_tokens > room:
             name = request.called("max_tokens")
             raise InvalidRequest(
-                f"the context holds {limit} tokens: {prompt_length} of the prompt and {name} {sampling.max_tokens} "
-                f"are {prompt_length + sampling.max_tokens}",
+                f"the context holds {limit} tokens: {prompt_length} of the prompt{of_images} and {name} "
+                f"{sampling.max_tokens} are {prompt_length + sampling.max_tokens}",
                 name,
                 "context_length_exceeded",
             )
-        return resolve(sampling, self._defaults, room=room, eos_ids=self._eos_ids)
+        return resolve(sampling, self._defaults, room=room, eos_ids=self._eos_ids, grammar=grammar)
