@@ -34,7 +34,9 @@ FILLER = "."  # of rows that have nothing to say
 FILLER_WEIGHT = 0.1
 TEMPERATURE = 20.0  # by which cosines are multiplied
 MSE, CONTRAST = 0.3, 0.5
-PROBE = 512  # scenes at the pool's end that are never trained on
+EVERY = 50  # steps, a line of the log
+OTHERS = 0.4  # of the scenes whose thing is not of the core
+PROBE = 512  # scenes at the pool's end that are not trained on
 
 
 def main() -> None:
@@ -121,7 +123,7 @@ class Optimisers:
     def __init__(self, network: nn.Module, muon_rate: float, adam_rate: float, steps: int, *, flat: float) -> None:
         matrices, others = parameters(network)
         self._steps, self._flat = steps, flat
-        muon = torch.optim.Muon(matrices, lr=muon_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
+        muon = torch.optim.Muon(matrices, lr=muon_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw", ns_steps=4)
         adam = torch.optim.AdamW(others, lr=adam_rate, weight_decay=0.0, betas=(0.9, 0.98))
         self._all: list[Any] = [muon, adam]
         self._rates = [muon_rate, adam_rate]
@@ -143,10 +145,10 @@ def train(work: Path, steps: int, batch: int) -> None:
     things = load_scenes(work).things
     targets = Targets.of(things, load_language().get_input_embeddings().weight)
     bank = F.normalize(_sentences([thing.name for thing in things]), dim=1)
-    pool = Pool(work)
-    probe = pool.scenes[-PROBE:], to_signal(pool.pixels[-PROBE:])
+    pool = Pool(work, core=targets.core, others=OTHERS, probe=PROBE)
+    probe = pool.probe[0], to_signal(pool.probe[1])
     tower = Tower()
-    start(tower, to_signal(pool.pixels[:512]))
+    start(tower, to_signal(next(pool.batches(512))[1]))
     guess = nn.Linear(256, bank.shape[1])  # thrown away
     learned = nn.ModuleDict({"tower": tower, "guess": guess})
     optimisers = Optimisers(learned, MUON_RATE, ADAM_RATE, steps, flat=0.55)
@@ -159,14 +161,14 @@ def train(work: Path, steps: int, batch: int) -> None:
             with torch.autocast("cpu", torch.bfloat16):
                 patches, rows = tower(to_signal(pixels))
                 pooled = guess(patches.mean(dim=1))
-            loss = _loss(rows.float(), targets, targets.rows(scenes))
+            loss = slots_loss(rows.float(), targets, targets.rows(scenes))
             loss = loss + CONTRAST * _contrast(pooled.float(), bank, scenes)
             optimisers.step(loss, step)
             average.update()
             total += loss.item()
-            if step % 100 == 99 or step == steps - 1:
+            if step % EVERY == EVERY - 1 or step == steps - 1:
                 shares = _probe(tower, average, targets, *probe)
-                line = {"stage": "align", "step": step + 1, "loss": total / (step % 100 + 1), **shares}
+                line = {"stage": "align", "step": step + 1, "loss": total / (step % EVERY + 1), **shares}
                 line |= {"s": time.monotonic() - started}
                 rounded = {key: round(value, 4) if isinstance(value, float) else value for key, value in line.items()}
                 written.write(json.dumps(rounded) + "\n")
@@ -175,7 +177,7 @@ def train(work: Path, steps: int, batch: int) -> None:
                 total = 0.0
 
 
-def _loss(rows: torch.Tensor, targets: Targets, wanted: torch.Tensor) -> torch.Tensor:
+def slots_loss(rows: torch.Tensor, targets: Targets, wanted: torch.Tensor) -> torch.Tensor:
     """`rows`: [n, 16, 576]; `wanted`: [n, 16]."""
     table = F.normalize(targets.table, dim=1)
     scores = TEMPERATURE * F.normalize(rows, dim=2) @ table.T
@@ -225,12 +227,14 @@ def _sentences(texts: Sequence[str]) -> torch.Tensor:
 
     folder = resolve("embedded:all-minilm-l6-v2")
     tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.no_padding()
+    tokenizer.enable_padding()
     model: Any = AutoModel.from_pretrained(folder).eval()
     made = []
-    for text in texts:
-        ids = torch.tensor([tokenizer.encode(f"a picture of {text}").ids])
-        made.append(model(input_ids=ids).last_hidden_state.mean(dim=1))
+    for at in range(0, len(texts), BATCH):
+        encoded = tokenizer.encode_batch([f"a picture of {text}" for text in texts[at : at + BATCH]])
+        mask = torch.tensor([each.attention_mask for each in encoded])
+        states = model(input_ids=torch.tensor([each.ids for each in encoded]), attention_mask=mask).last_hidden_state
+        made.append((states * mask.unsqueeze(2)).sum(dim=1) / mask.sum(dim=1, keepdim=True))
     return torch.cat(made)
 
 

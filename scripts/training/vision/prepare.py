@@ -67,21 +67,26 @@ def load_scenes(work: Path) -> Scenes:
 
 
 class Pool:
-    """The drawn scenes, read in order."""
+    """The drawn scenes, read in order, but for the last ones, which are to try on, and some whose thing is not core."""
 
-    def __init__(self, work: Path) -> None:
-        self.pixels: NDArray[np.uint8] = np.load(work / "scenes.npy", mmap_mode="r")
+    def __init__(self, work: Path, *, core: int, others: float, probe: int) -> None:
+        """`core`: how many things are; `others`: the share of scenes with other things that is read."""
+        self._pixels: NDArray[np.uint8] = np.load(work / "scenes.npy", mmap_mode="r")
         lines = (work / "scenes.jsonl").read_bytes().splitlines()
-        self.scenes = [msgspec.json.decode(line, type=Scene) for line in lines]
+        scenes = [msgspec.json.decode(line, type=Scene) for line in lines]
+        choose, last = random.Random(0), len(lines) - probe
+        self._read = [
+            at for at in range(last) if scenes[at].things[0] < core or choose.random() < others
+        ]
+        self.scenes = [scenes[at] for at in self._read]
+        self.probe = scenes[last:], self._pixels[last:]
 
     def batches(self, size: int, start: int = 0) -> Iterator[tuple[list[Scene], NDArray[np.uint8]]]:
         """Endless; from the beginning again behind the last one."""
-        at = start
         while True:
-            if at + size > len(self.scenes):
-                at = 0
-            yield self.scenes[at : at + size], self.pixels[at : at + size]
-            at += size
+            for at in range(start, len(self._read) - size + 1, size):
+                yield self.scenes[at : at + size], self._pixels[self._read[at : at + size]]
+            start = 0
 
 
 def _draw(work: Path, seed: int) -> tuple[list[Scene], Any]:

@@ -54,7 +54,7 @@ class Tower(nn.Module):
 
 def to_signal(pixels: NDArray[np.uint8]) -> torch.Tensor:
     """[n, 64, 64, 3] → [n, 3, 64, 64] in -1…1, as the image processor gives it."""
-    return torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2).float() / 127.5 - 1
+    return torch.from_numpy(np.array(pixels)).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 @torch.no_grad()
