@@ -23,6 +23,7 @@ from gateway.http.endpoints import Endpoints
 from gateway.requests.dispatch import Dispatcher
 from gateway.requests.fleet import Fleet
 from gateway.uploads.gallery import Gallery
+from gateway.uploads.images import ImageReader
 from gateway.uploads.spool import Spool
 from metrics.registry import Registry
 from pipelines.kinds import KINDS, referenced
@@ -41,6 +42,7 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
     spool = Spool(Path(settings.server.spool_dir), settings.server.spool_max_bytes)
     gallery = Gallery(spool, settings.server)
     dispatcher = Dispatcher(registry, fleet)
+    images = ImageReader(settings.server)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
@@ -65,7 +67,7 @@ def create_app(settings: Settings, fleet: Fleet, registry: Registry, *, started:
             "spool": Provide(lambda: spool, sync_to_thread=False),
             "principal": Provide(_principal, sync_to_thread=False),
         },
-        state=State({"dispatcher": dispatcher}),
+        state=State({"dispatcher": dispatcher, "images": images}),
         lifespan=[lifespan],
         exception_handlers=exception_handlers(),
         openapi_config=openapi_config(),

@@ -54,6 +54,7 @@ TORCH_FREE = (
     "models.files",
     "models.privacy",
     "models.tokenizer",
+    "models.vision",
     "models.whisper",
     "pipelines",
 )

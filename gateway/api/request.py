@@ -13,10 +13,12 @@ from gateway.errors import ApiError, bad_request, client_closed, unsupported_med
 from gateway.http.auth import Principal
 from gateway.requests.dispatch import Dispatcher
 from gateway.requests.exchange import Terms
+from gateway.uploads.images import ImageReader
 from metrics.timeline import Timeline
 from pipelines.messages.frames import Priority
 
 HttpRequest = Request[object, object, State]
+Connection = HttpRequest | WebSocket[object, object, State]
 
 PRIORITY = "x-gateway-priority"
 TIMEOUT = "x-gateway-timeout-ms"
@@ -46,17 +48,23 @@ def dispatcher(request: HttpRequest) -> Dispatcher:
     return found
 
 
-def kind(connection: HttpRequest | WebSocket[object, object, State]) -> str:
+def image_reader(request: HttpRequest) -> ImageReader:
+    """The gateway's."""
+    found: ImageReader = request.app.state.images
+    return found
+
+
+def kind(connection: Connection) -> str:
     """Of the model that the connection's endpoint needs, as it declares."""
     endpoint: Endpoint = connection.scope["state"]["endpoint"]
     assert endpoint.kind is not None
     return endpoint.kind
 
 
-def terms(request: HttpRequest, settings: ModelSettings) -> Terms:
+def terms(connection: Connection, settings: ModelSettings) -> Terms:
     """From the key and the two headers. Raises ApiError (400)."""
-    principal: Principal = request.scope["state"]["principal"]
-    return Terms(_timeout(request, settings), _priority(request, principal), principal.tenant)
+    principal: Principal = connection.scope["state"]["principal"]
+    return Terms(_timeout(connection, settings), _priority(connection, principal), principal.tenant)
 
 
 def timeline(request: HttpRequest) -> Timeline:
@@ -64,13 +72,13 @@ def timeline(request: HttpRequest) -> Timeline:
     return Timeline(arrival)
 
 
-def _header(request: HttpRequest, name: str) -> bytes | None:
+def _header(connection: Connection, name: str) -> bytes | None:
     # Litestar's own multi-dict of headers would be built for each request; these are looked up once.
-    return header(cast(Scope, request.scope), name.encode())
+    return header(cast(Scope, connection.scope), name.encode())
 
 
-def _priority(request: HttpRequest, principal: Principal) -> Priority:
-    asked = _header(request, PRIORITY)
+def _priority(connection: Connection, principal: Principal) -> Priority:
+    asked = _header(connection, PRIORITY)
     match asked:
         case None:
             return principal.priority
@@ -82,8 +90,8 @@ def _priority(request: HttpRequest, principal: Principal) -> Priority:
             raise _bad_header(PRIORITY, "'interactive' or 'batch'")
 
 
-def _timeout(request: HttpRequest, settings: ModelSettings) -> float:
-    asked = _header(request, TIMEOUT)
+def _timeout(connection: Connection, settings: ModelSettings) -> float:
+    asked = _header(connection, TIMEOUT)
     if asked is None:
         return settings.timeout_s
     if not (asked.isdigit() and len(asked) <= 12 and int(asked) > 0):

@@ -14,6 +14,7 @@ from gateway.config import config_file, environment
 from gateway.config.config_file import ConfigFile
 from gateway.config.environment import VariableError
 from gateway.config.validation import explain
+from gateway.uploads.location import BadLocation, parse_host
 from models.errors import ModelLoadError
 from models.files.catalog import EMBEDDED, OWN
 from models.files.signs import detect_kind
@@ -33,6 +34,8 @@ Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Origin = Annotated[str, Meta(pattern=r"^(\*|[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+/?)$")]
 # Scheme and host, and a path where a proxy serves the gateway under one.
 BaseUrl = Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$")]
+# A host whose pictures may be fetched, with a port where it is not its scheme's.
+ImageHost = Annotated[str, Meta(pattern=r"^[^/?#@\s]+$")]
 # A name or an address, without scheme and port.
 HostName = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_.-]+|[0-9A-Fa-f:.]+)$")]
 # A model's name or alias. Slashes, as in `org/name`, are part of it; spaces and controls are not.
@@ -61,7 +64,12 @@ class ServerSettings(_Table, frozen=True):
     metrics_sha256: Sha256 | None = None  # of a key that opens the metrics and nothing else
     max_body_bytes: Bytes = 32 * 2**20
     max_upload_bytes: Bytes = 2**30  # the same for media files, which go to the spool
-    max_image_bytes: Bytes = 50 * 2**20  # of each picture of an upload
+    max_image_bytes: Bytes = 50 * 2**20  # of each picture of a request, wherever it comes from
+    # Of all pictures of a JSON request, which travel to the worker in one frame.
+    max_request_image_bytes: Annotated[int, Meta(gt=0, le=128 * 2**20)] = 64 * 2**20
+    image_hosts: list[ImageHost] = []  # that pictures are fetched from, `images.example.com` or with a port
+    private_image_networks: list[str] = []  # where these hosts may be beside the Internet: `10.1.0.0/16`
+    image_fetch_timeout_s: Seconds = 10.0  # for all of one picture, redirects included
     spool_dir: str = "spool"
     spool_max_bytes: Bytes = 10 * 2**30
     image_url_ttl_s: Seconds = 3600.0  # how long a picture can be fetched from its address
@@ -266,12 +274,26 @@ def check(settings: Settings) -> None:
         hashes.add(each.sha256)
     if settings.server.metrics_sha256 in hashes:
         raise _Invalid("server.metrics_sha256", "is an API key's hash; the metrics key must be one of its own")
+    _check_image_hosts(settings.server)
     if not settings.keys and not is_loopback(settings.server.host):
         raise _Invalid(
             "server.host",
             f"{settings.server.host!r} can be reached from other machines, so an API key is needed: "
             "set GATEWAY_API_KEY or [[keys]], or bind to 127.0.0.1",
         )
+
+
+def _check_image_hosts(server: ServerSettings) -> None:
+    for index, host in enumerate(server.image_hosts):
+        try:
+            parse_host(host)
+        except BadLocation:
+            raise _Invalid(f"server.image_hosts[{index}]", f"{host!r} is no host, or host:port") from None
+    for index, network in enumerate(server.private_image_networks):
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            raise _Invalid(f"server.private_image_networks[{index}]", str(error)) from None
 
 
 def _read(path: str | Path | None) -> ConfigFile | None:

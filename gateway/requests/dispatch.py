@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -182,6 +183,10 @@ class Dispatcher:
     def __init__(self, registry: Registry, fleet: Fleet) -> None:
         self._registry = registry
         self._fleet = fleet
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        return self._fleet.routes
 
     def route(self, model: str, kind: str) -> Route:
         """The route of a name or alias that serves `kind`. Raises ApiError (404, 400)."""

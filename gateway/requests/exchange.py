@@ -30,7 +30,7 @@ INTERNAL_ERROR = "internal_error"  # of one that broke in the gateway
 # A request of more is large: it will be at work for long, and leaves a reserve of slots to others.
 SMALL_UNITS = 4
 SMALL_BODY = 8 * 1024  # bytes: two thousand tokens
-SMALL_FILES = 2 * 1024 * 1024  # bytes: a minute of speech
+SMALL_FILES = 2 * 1024 * 1024  # bytes: a minute of speech, a picture
 
 
 class Terms(Struct, frozen=True):
@@ -49,8 +49,9 @@ class Job(Struct, frozen=True):
     request: Request
     units: int  # slots that it asks for
     terms: Terms
-    body_bytes: int = 0  # what its client sent, files excepted
+    body_bytes: int = 0  # what its client sent, files and images excepted
     files: Sequence[SpoolFile] = ()  # uploads that end with it
+    images: Sequence[int] = ()  # bytes of each that came inside its body, or from where its body said
     live: bool = False  # its client feeds it while it runs, and may be quiet for as long as it likes
 
     @property
@@ -60,9 +61,10 @@ class Job(Struct, frozen=True):
     @property
     def large(self) -> bool:
         return (
-            self.units > SMALL_UNITS
+            max(self.units, len(self.images)) > SMALL_UNITS
             or self.body_bytes > SMALL_BODY
             or (len(self.files) > 0 and sum(file.size for file in self.files) > SMALL_FILES)
+            or (len(self.images) > 0 and sum(self.images) > SMALL_FILES)
         )
 
 

@@ -49,6 +49,11 @@ class Route:
         return any(replica.state is State.READY for replica in self.replicas)
 
     @property
+    def takes_images(self) -> bool | None:
+        """None: that is not known while no replica is ready."""
+        return next((each.ready.images for each in self.replicas if each.ready is not None), None)
+
+    @property
     def foremost(self) -> Backend:
         """The replica that is furthest on its way to being ready: ready, loading, restarting, …"""
         return min(self.replicas, key=lambda replica: _STATES.index(replica.state))

@@ -22,12 +22,18 @@ class Segment:
 
     Its rows stand at positions `context … context + length - 1`; keys and values of the positions before `context` are
     in the cache already, those of the rows themselves are written by the forward. `blocks[i]` holds positions
-    `i * block_size … (i + 1) * block_size - 1`.
+    `i * block_size … (i + 1) * block_size - 1`. These are places in the sequence, which decide what a row attends to;
+    what its queries and keys are turned by is `ForwardBatch.positions`.
+
+    `spans`: positions `[begin, end)` whose rows attend to those behind them in the span, too; ascending, apart from
+    each other, in prefill alone. Each lies wholly in the segment's rows, or wholly before them, where it changes
+    nothing. For models that the native library has no code for.
     """
 
     length: int
     context: int
     blocks: Sequence[int]
+    spans: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,14 @@ class ForwardBatch:
     `decode`: rows whose attention is one call a position: generated tokens, replayed ones, drafts under verification.
 
     A row's result depends on its own sequence alone, bit for bit on the bf16, int8 and int4 CPU paths.
+
+    `positions` are what ropes turn by, below `config.max_position_embeddings` on every axis. In a sequence of text they
+    are its places; an image's rows have their own, and what follows goes on from them. A model whose rope has several
+    axes (`config.axes`) takes [rows] as equal on all; one of a single axis takes [rows] alone.
+
+    `embeds` are as they enter the first layer: the model's own scale of embeddings isn't applied to them. `deepstack`
+    is added to the residuals of its rows, the first of its layers behind the first layer, and so on. Either may be a
+    part of an image's rows, where a chunk begins or ends inside of it. Both are in ascending order.
     """
 
     kind: Literal["prefill", "decode"]
@@ -47,6 +61,7 @@ class ForwardBatch:
     segments: Sequence[Segment]
     logit_rows: NDArray[np.int64] | None = None  # [k], ascending: rows whose logits are wanted; None: all
     embeds: Sequence[tuple[int, NDArray[np.float32]]] = ()  # (first row, [n, hidden]) replacing the ids' embeddings
+    deepstack: Sequence[tuple[int, NDArray[np.float32]]] = ()  # (first row, [layers, n, hidden])
 
 
 class Cache(Protocol):

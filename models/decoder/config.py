@@ -1,13 +1,14 @@
 """What a decoder-only transformer is made of, read from its description."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from models.decoder.families.family import Family
-from models.decoder.families.layout import Layout
-from models.decoder.families.listed import of_class
+from models.decoder.families.layout import Layout, Part, TensorKey
+from models.decoder.families.listed import decoder_of, of_class, vision_form
+from models.decoder.families.vision import VisionForm
 from models.decoder.frequencies import Rope
 from models.decoder.layers import LayerSpec, layers_of
 from models.errors import ModelLoadError, require
@@ -52,20 +53,47 @@ class DecoderConfig:
         return self.num_heads // self.num_kv_heads
 
     @property
+    def axes(self) -> int:
+        """On which a row has a position, for the ropes; one where these have no axes of their own."""
+        return 1 + max((axis for rope in self.ropes for axis in rope.axes), default=0)
+
+    @property
     def ropes(self) -> tuple[Rope, ...]:
         """Each once."""
         return tuple(dict.fromkeys(layer.rope for layer in self.layers))
 
 
-def from_hf(config: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder described by a `config.json`. Raises ModelLoadError naming what is not supported, or no model's."""
+def from_hf(config: Mapping[str, Any], tensors: Container[str] = ()) -> DecoderConfig:
+    """The decoder described by a `config.json`. Raises ModelLoadError naming what is not supported, or no model's.
+
+    `tensors`: the names of those in the files, which tell where these have the decoder of a model that sees.
+    """
     outer = Fields(config, "config.json")
     architectures = outer.items("architectures", str, "texts")
     architecture, model_type = architectures[0] if architectures else None, outer.text("model_type", "none")
+    form_of_whole = vision_form(architecture, model_type)
+    if form_of_whole is not None:
+        return _beside_an_encoder(form_of_whole, config, tensors)
     family, form = of_class(architecture, model_type)
     named = model_type if architecture is None else architecture
-    fields = Fields({**family.defaults, **(outer.table("text_config") or config)}, f"config.json of {named}")
-    return described(fields, family, form.layout, named)
+    return described(Fields({**family.defaults, **config}, f"config.json of {named}"), family, form.layout, named)
+
+
+def _beside_an_encoder(whole: VisionForm, config: Mapping[str, Any], tensors: Container[str]) -> DecoderConfig:
+    """Of a model that sees. Older descriptions of some have the decoder's keys beside their own."""
+    named = whole.architecture
+    outer = Fields(config, f"config.json of {named}")
+    text = outer.table("text_config")
+    family, form = decoder_of(whole, outer.within(text or {}).text("model_type", whole.model_type))
+    layouts = [form.layout.at(place) for place in whole.places]
+    embedding, head = TensorKey(Part.EMBEDDING), TensorKey(Part.HEAD)
+    layout = next((each for each in layouts if each.name(embedding) in tensors), layouts[0])
+    described_by = {**family.text_defaults, **text} if text else config
+    fields = outer.within({**family.defaults, **described_by})
+    decoder = described(fields, family, layout, named)
+    # Some say of the whole that it is tied, some of the decoder; and files of either have had a head all the same.
+    tied = decoder.tie_word_embeddings or outer.boolean("tie_word_embeddings")
+    return replace(decoder, tie_word_embeddings=tied and layout.name(head) not in tensors)
 
 
 def described(

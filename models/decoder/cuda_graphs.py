@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.decoder.attention.batched import RowTables
@@ -21,6 +22,7 @@ NARROWEST = 256  # positions of the narrowest tables, where a row costs what its
 WIDENING = 4  # from one width to the next
 SHARED = 8  # blocks that the rows of a trial have in common
 WARM_UPS = 2  # runs before a capture: kernels are loaded and workspaces made in them
+_TABLE = 3  # where the block table begins in a row of a graph's inputs
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05}  # of a replay, relative to the largest logit
 
 
@@ -40,36 +42,42 @@ class StaticStep:
         self._scratch = scratch
         self._tile = decoder.new_tile(rows)
         pinned = decoder.device.type == "cuda"
-        # A row: token id, position, block table. One buffer, so that a step takes one transfer.
-        self._host = torch.zeros((rows, 2 + width), dtype=torch.int32, pin_memory=pinned)
-        self._host[:, 2:] = scratch
+        # A row: token id, position in the sequence, and for ropes, block table. One buffer: a step takes one transfer.
+        self._host = torch.zeros((rows, _TABLE + width), dtype=torch.int32, pin_memory=pinned)
+        self._host[:, _TABLE:] = scratch
         self._inputs = self._host.to(decoder.device, copy=True)
         self._array = self._host.numpy()
         self._filled = 0
         self.logits: Tensor | None = None  # [rows, vocab] float32, of the last `compute`
 
-    def fill(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
-        """At most `rows` ids, which stand at the segments' positions, in order."""
+    def fill(
+        self,
+        ids: Sequence[int],
+        segments: Sequence[Segment],
+        positions: Sequence[int] | NDArray[np.int64] | None = None,
+    ) -> None:
+        """At most `rows` ids, which stand at the segments' positions, in order. `positions`: see `DecodeGraphs.run`."""
         array, size = self._array, self._cache.block_size
         row = 0
         for segment in segments:
             end = segment.context + segment.length
             blocks = segment.blocks[: -(-end // size)]
             for position in range(segment.context, end):
-                array[row, 0], array[row, 1] = ids[row], position
-                array[row, 2 : 2 + len(blocks)] = blocks
-                array[row, 2 + len(blocks) :] = self._scratch
+                turned = position if positions is None else positions[row]
+                array[row, 0], array[row, 1], array[row, 2] = ids[row], position, turned
+                array[row, _TABLE : _TABLE + len(blocks)] = blocks
+                array[row, _TABLE + len(blocks) :] = self._scratch
                 row += 1
-        array[row : self._filled, :2] = 0
-        array[row : self._filled, 2:] = self._scratch
+        array[row : self._filled, :_TABLE] = 0
+        array[row : self._filled, _TABLE:] = self._scratch
         self._filled = row
         self._inputs.copy_(self._host)
 
     def compute(self) -> None:
         """What a graph captures: reads and writes tensors of fixed addresses alone."""
         inputs = self._inputs.long()
-        tables = RowTables(inputs[:, 1], inputs[:, 2:])
-        self.logits = self._decoder.decode_rows(self._tile, inputs[:, 0], tables, self._cache)
+        tables = RowTables(inputs[:, 1], inputs[:, _TABLE:])
+        self.logits = self._decoder.decode_rows(self._tile, inputs[:, 0], inputs[:, 2], tables, self._cache)
 
 
 class Graph(Protocol):
@@ -93,15 +101,21 @@ class DecodeGraphs:
         return f"{len(self._graphs)}, of up to {max(step.rows for step, _ in self._graphs)} rows"
 
     @torch.inference_mode()
-    def run(self, ids: Sequence[int], segments: Sequence[Segment]) -> Tensor | None:
+    def run(
+        self,
+        ids: Sequence[int],
+        segments: Sequence[Segment],
+        positions: Sequence[int] | NDArray[np.int64] | None = None,
+    ) -> Tensor | None:
         """[rows, vocab] float32, valid until the next run; None where no graph is large enough.
 
-        `ids` stand at the segments' positions, in order.
+        `ids` stand at the segments' positions, in order. `positions`: what ropes turn the rows by, equal on all axes;
+        None: by those.
         """
         longest = max(segment.context + segment.length for segment in segments)
         for step, graph in self._graphs:
             if step.rows >= len(ids) and step.capacity >= longest:
-                step.fill(ids, segments)
+                step.fill(ids, segments, positions)
                 graph.replay()
                 assert step.logits is not None
                 return step.logits[: len(ids)]

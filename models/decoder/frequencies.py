@@ -14,12 +14,14 @@ from models.files.fields import Fields
 class Rope:
     """Position p turns components i and i + n of a head by p · inv_freq[i] radians, n being the length of `inv_freq`.
 
-    Components from 2n on stay as they are: all of them where there are no frequencies.
+    Components from 2n on stay as they are: all of them where there are no frequencies. Where the rope has several axes
+    (M-RoPE, https://arxiv.org/abs/2409.12191), a row has a position on each; p is the one on the frequency's axis.
     """
 
     inv_freq: tuple[float, ...]  # [rotated / 2], after any scaling
     scale: float = 1.0  # of the cosines and sines
     context: int | None = None  # positions that these frequencies are for; None: any number
+    axes: tuple[int, ...] = ()  # [rotated / 2], of each frequency; empty: there is one axis
 
 
 NO_ROPE = Rope(())
@@ -35,6 +37,13 @@ def rotations(rope: Rope, head_dim: int, length: int) -> NDArray[np.float64]:
     cos = np.pad(np.cos(angles) * rope.scale, padding, constant_values=1)
     sin = np.pad(np.sin(angles) * rope.scale, padding)
     return np.concatenate((cos, cos, sin), 1)
+
+
+def column_axes(rope: Rope, head_dim: int) -> NDArray[np.int64]:
+    """[3 · head_dim / 2]: on which axis the position of each column of `rotations` is."""
+    axes = np.zeros(head_dim // 2, np.int64)
+    axes[: len(rope.axes)] = rope.axes
+    return np.tile(axes, 3)
 
 
 FIRST_POSITIONS = 2048  # that a table of rotations begins with; it grows by doubling, up to the model's context

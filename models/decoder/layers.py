@@ -1,7 +1,7 @@
 """How each layer attends, by a model's description and its family's rules."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from models.decoder.families.family import Family
@@ -10,6 +10,7 @@ from models.errors import require
 from models.files.fields import MOST_LAYERS, Fields
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+AXES = 3  # of a rope that has several: time, height, width
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def layers_of(
     if SLIDING in kinds:
         known = isinstance(window, int) and not isinstance(window, bool) and window > 0
         require(known, named, f"layers of {SLIDING} and sliding_window={window}")
-    ropes = {kind: _rope(fields, kind, head_dim, named) for kind in dict.fromkeys(kinds)}
+    ropes = {kind: _rope(fields, family, kind, head_dim, named) for kind in dict.fromkeys(kinds)}
     if rope_factors is not None and FULL in ropes:
         ropes[FULL] = divided(ropes[FULL], rope_factors, "rope_freqs.weight")
     return tuple(
@@ -58,7 +59,7 @@ def _layer_types(fields: Fields, family: Family, turned: Sequence[bool], named: 
     return given
 
 
-def _rope(fields: Fields, kind: str, head_dim: int, named: str) -> Rope:
+def _rope(fields: Fields, family: Family, kind: str, head_dim: int, named: str) -> Rope:
     """Of layers of one kind: Gemma 3's differ, by `rope_parameters` of each or by a `rope_local_base_freq`."""
     rope: Mapping[str, Any] = fields.table("rope_parameters") or fields.table("rope_scaling") or {}
     theta = fields.number("rope_theta", 10000.0)
@@ -69,4 +70,19 @@ def _rope(fields: Fields, kind: str, head_dim: int, named: str) -> Rope:
         rope = {}  # the scaling is that of the other layers
     if kind == SLIDING and local_theta is not None:
         theta = local_theta
-    return rope_from_hf(fields.within(rope), fields, theta=theta, head_dim=head_dim, named=named)
+    if family.axes is None:
+        return rope_from_hf(fields.within(rope), fields, theta=theta, head_dim=head_dim, named=named)
+    if (rope.get("rope_type") or rope.get("type")) == "mrope":  # older descriptions say by it that there are axes
+        rope = {**rope, "rope_type": "default"}
+    one_axis = rope_from_hf(fields.within(rope), fields, theta=theta, head_dim=head_dim, named=named)
+    sections = _sections(fields.within(rope), fields, len(one_axis.inv_freq), named)
+    return replace(one_axis, axes=family.axes(sections))
+
+
+def _sections(rope: Fields, fields: Fields, frequencies: int, named: str) -> Sequence[int]:
+    """How many frequencies each axis has."""
+    key = "mrope_section"
+    given = rope.items(key, int, "integers") or fields.items(key, int, "integers") or ()
+    known = len(given) == AXES and all(each >= 0 for each in given) and sum(given) == frequencies
+    require(known, named, f"{key}={list(given)} for {frequencies} frequencies")
+    return given

@@ -4,7 +4,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ from models.files.description import read_json
 from models.files.fields import Fields
 from models.files.gguf import GGUFFile
 from models.tokenizer.tokenizer import Tokenizer, from_gguf, load_tokenizer
+from models.vision.loading import load_vision
+from models.vision.vision import Vision
 
 if TYPE_CHECKING:
     from models.decoder.torch_loading import TorchLoader
@@ -41,6 +43,7 @@ class LoadedModel:
     decoder: CausalDecoder
     tokenizer: Tokenizer
     generation: GenerationDefaults
+    vision: Vision | None = None  # None: it takes text alone
 
 
 def load_decoder(
@@ -52,14 +55,15 @@ def load_decoder(
     dense_prefill: bool | None = None,
     threads: int | None = None,
     native: bool = True,
+    vision: Path | None = None,
 ) -> LoadedModel:
     """Load a folder of safetensors (dense, AWQ, GPTQ or compressed-tensors) with its `config.json`, or a GGUF file.
 
     `quantization`: int8 | int4 | None, as the files have it. `dense_prefill`: keep a dense copy of quantised weights,
     with which prompts are faster where the native library is not there; None: on a CPU. `threads`: of
     kernels, torch's process-wide; None: every CPU that this process may use. `native`: run quantised weights through
-    the native library where it was built and this processor can run it. Raises ModelLoadError naming what is not
-    supported, and the alternative.
+    the native library where it was built and this processor can run it. `vision`: files of the half that sees, where
+    they are not the model's own. Raises ModelLoadError naming what is not supported, and the alternative.
     """
     threads = threads or available_cpus()
     engine = Engine.start(threads) if native else None
@@ -70,11 +74,17 @@ def load_decoder(
         return TorchLoader(device, dtype, quantization, dense_prefill=dense_prefill, threads=threads, engine=engine)
 
     with _no_collections():
-        if not path.is_file():
-            return _load_folder(path, torch_s)
-        as_stored = quantization is None and dtype in (None, "bfloat16") and dense_prefill is False
-        on_cpu = device == "cpu" or (device == "auto" and not cuda_driver_devices())
-        return _load_gguf(path, engine if as_stored and on_cpu else None, threads, torch_s)
+        if path.is_file():
+            as_stored = quantization is None and dtype in (None, "bfloat16") and dense_prefill is False
+            on_cpu = device == "cpu" or (device == "auto" and not cuda_driver_devices())
+            loaded = _load_gguf(path, engine if as_stored and on_cpu else None, threads, torch_s)
+        else:
+            loaded = _load_folder(path, torch_s)
+    hidden_size = loaded.decoder.config.hidden_size
+    sees = load_vision(vision or path, hidden_size, loaded.tokenizer, device=device, dtype=dtype, threads=threads)
+    if vision is not None and sees is None:
+        raise ModelLoadError(f"{vision} holds nothing that the model could see with")
+    return replace(loaded, vision=sees)
 
 
 @contextmanager

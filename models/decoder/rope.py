@@ -6,7 +6,7 @@ Heads that are turned in part are held in an order in which that is so, too (`mo
 import torch
 from torch import Tensor
 
-from models.decoder.frequencies import FIRST_POSITIONS, Rope, grown, rotations
+from models.decoder.frequencies import FIRST_POSITIONS, Rope, column_axes, grown, rotations
 
 
 class RopeTable:
@@ -19,6 +19,8 @@ class RopeTable:
         self._dtype = dtype
         self._device = device
         self._limit = limit
+        self._axes = torch.from_numpy(column_axes(rope, head_dim)).to(device)
+        self._columns = torch.arange(len(self._axes), device=device)
         self._table = self._make(min(FIRST_POSITIONS, self._limit))
 
     def _make(self, length: int) -> Tensor:
@@ -32,6 +34,9 @@ class RopeTable:
             self._table = self._make(grown(self._table.shape[0], length, self._limit))
 
     def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """[n] -> cosines [n, 1, head_dim], sines [n, 1, head_dim / 2]"""
-        rows = self._table.index_select(0, positions)
+        """[n] or [axes, n] -> cosines [n, 1, head_dim], sines [n, 1, head_dim / 2]"""
+        if positions.ndim == 1:
+            rows = self._table.index_select(0, positions)
+        else:
+            rows = self._table[positions[self._axes].T, 0, self._columns].unsqueeze(1)
         return rows[..., : self._head_dim], rows[..., self._head_dim :]

@@ -46,9 +46,10 @@ class TorchLoader:
 
     def folder(self, path: Path, raw: Mapping[str, Any]) -> Decoder:
         """`raw`: its `config.json`. Raises ModelLoadError."""
-        config, packing = from_hf(raw), packing_of(raw)
+        from_hf(raw)  # what is not supported is said before any other file is looked at
+        checkpoint = SafetensorsCheckpoint(path, packing_of(raw))
         with torch.inference_mode():
-            return self._decoder(config, SafetensorsCheckpoint(path, packing))
+            return self._decoder(from_hf(raw, checkpoint), checkpoint)
 
     def _decoder(self, config: DecoderConfig, checkpoint: Checkpoint) -> Decoder:
         factory = self._factory

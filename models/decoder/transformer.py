@@ -10,7 +10,7 @@ padded to a multiple of 16 rows, so that every kernel sees shapes that follow fr
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,15 @@ from torch.nn.functional import gelu, silu
 
 from models.decoder.assembly import DecoderWeights, LayerWeights
 from models.decoder.attention.batched import RowTables
-from models.decoder.attention.paged import TILE, DecodeAttention, KVCache, PrefillAttention, Span, causal_masks
+from models.decoder.attention.paged import (
+    TILE,
+    DecodeAttention,
+    KVCache,
+    PrefillAttention,
+    Span,
+    attending_together,
+    causal_masks,
+)
 from models.decoder.attention.tile import Tile, TilePool
 from models.decoder.batch import BLOCK_SIZE, ForwardBatch
 from models.decoder.config import Activation, DecoderConfig
@@ -37,6 +45,15 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {  # may work in
 }
 
 Attend = Callable[[int, Tensor], None]
+Added = Sequence[tuple[int, Tensor]]  # (first row, [layers, n, hidden]): to residuals behind the first layers
+
+
+class _Work(NamedTuple):
+    """A tile on its way through the layers."""
+
+    tile: Tile
+    attend: Attend
+    added: Added = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +165,7 @@ class Decoder:
     def forward(self, batch: ForwardBatch, cache: KVCache) -> Tensor:
         """[k, vocab] float32: the logits of `batch.logit_rows`, of all rows where that is None."""
         with torch.inference_mode():
-            longest = max(segment.context + segment.length for segment in batch.segments)
+            longest = int(batch.positions.max()) + 1
             for table in self._ropes:
                 table.reserve(longest)
             self._tiles.reset()
@@ -184,58 +201,79 @@ class Decoder:
         layers = self.config.layers
         attend: Attend
         if self.decode_path:
-            tables = RowTables.of(batch.segments, positions, cache.block_size)
+            tables = RowTables.of(batch.segments, cache.block_size, self.device)
             attend = self.decode_path.attention(cache, layers, tables, tile.query, tile.attended_heads)
         else:
             attend = DecodeAttention(cache, layers, batch.segments, tile.query, tile.attended_heads)
-        self._layers(self._decode_layers, [(tile, attend)])
+        self._layers(self._decode_layers, [_Work(tile, attend, self._added(batch, 0, tile.rows))])
         return tile.normed(self._norm, self.config.rms_norm_eps)
 
-    def decode_rows(self, tile: Tile, ids: Tensor, tables: RowTables, cache: KVCache) -> Tensor:
+    def decode_rows(self, tile: Tile, ids: Tensor, positions: Tensor, tables: RowTables, cache: KVCache) -> Tensor:
         """[rows, vocab] float32: a decode forward that reads nothing on the host, so that it can be captured.
 
-        ids: [rows] int64, as many as `tile` has. Only with a `decode_path`, and positions that were reserved.
+        ids, positions: [rows] int64, as many as `tile` has; the latter for ropes, and reserved. Only with a
+        `decode_path`.
         """
         assert self.decode_path is not None
-        tile.enter(self._embed(ids), tables.positions, self._ropes)
+        tile.enter(self._embed(ids), positions, self._ropes)
         attend = self.decode_path.attention(cache, self.config.layers, tables, tile.query, tile.attended_heads)
-        self._layers(self._decode_layers, [(tile, attend)])
+        self._layers(self._decode_layers, [_Work(tile, attend)])
         return self._weights.head.decode(tile.normed(self._norm, self.config.rms_norm_eps)).float()
 
     def _prefill(self, batch: ForwardBatch, positions: Tensor, embedded: Tensor, cache: KVCache) -> Tensor:
         """-> [rows, hidden], normed"""
-        work: list[tuple[Tile, Attend]] = []
+        work: list[_Work] = []
         lengths: list[int] = []
         row = 0
         for segment in batch.segments:
             whole = Span.of(segment.blocks, segment.context + segment.length, self.device, cache.block_size)
+            together: list[tuple[Tile, PrefillAttention, Added]] = []  # tiles that a span goes on from
             for start in range(segment.context, whole.length, TILE):
                 length = min(TILE, whole.length - start)
+                end = start + length
                 tile = self._tiles.take(-(-length // _PADDING) * _PADDING)
-                tile.enter(embedded[row : row + length], positions[row : row + length], self._ropes)
-                span, views = whole.part(0, start + length), (tile.query, tile.attended_heads)
-                attend = PrefillAttention(cache, self.config.layers, self._masks, span, length, *views)
-                work.append((tile, attend))
+                tile.enter(embedded[row : row + length], positions[..., row : row + length], self._ropes)
+                ahead = [span for span in segment.spans if span[0] < end and start < span[1]]
+                views = tile.query, tile.attended_heads
+                attend = PrefillAttention(cache, self.config.layers, self._masks, whole, start, length, *views, ahead)
+                together.append((tile, attend, self._added(batch, row, length)))
+                if all(stop <= end for _, stop in ahead):
+                    tiles, attending, added = zip(*together, strict=True)
+                    work.extend(map(_Work, tiles, attending_together(attending), added))
+                    together = []
                 lengths.append(length)
                 row += length
         self._layers(self._prefill_layers, work)
-        normed = [tile.normed(self._norm, self.config.rms_norm_eps) for tile, _ in work]
+        normed = [each.tile.normed(self._norm, self.config.rms_norm_eps) for each in work]
         return torch.cat([each[:length] for each, length in zip(normed, lengths, strict=True)])
 
-    def _layers(self, layers: Sequence[_Layer], work: Sequence[tuple[Tile, Attend]]) -> None:
+    def _added(self, batch: ForwardBatch, row: int, length: int) -> Added:
+        """To `length` rows of the batch from `row` on, counted from there."""
+        found = []
+        for first, features in batch.deepstack:
+            begin, end = max(first, row), min(first + features.shape[1], row + length)
+            if begin < end:
+                here = torch.as_tensor(features[:, begin - first : end - first])
+                found.append((begin - row, here.to(self.device, self.dtype)))
+        return found
+
+    def _layers(self, layers: Sequence[_Layer], work: Sequence[_Work]) -> None:
         """Each linear takes all tiles before the next one does: its weights stay in the processor's cache meanwhile."""
         eps = self.config.rms_norm_eps
         for index, layer in enumerate(layers):
-            for tile, attend in work:
+            for tile, attend, _ in work:
                 self._project(layer, tile)
                 attend(index, tile.keys_values)
-            for tile, _ in work:
+            for tile, _, _ in work:
                 tile.add(self._normed(layer.output(tile.attended), layer.output_norm))
-            for tile, _ in work:
+            for tile, _, _ in work:
                 gate, up = tile.halves(layer.gate_up(tile.normed(layer.mlp_norm, eps)))
                 torch.mul(self._activate(gate), up, out=tile.activated)
-            for tile, _ in work:
+            for tile, _, added in work:
                 tile.add(self._normed(layer.down(tile.activated), layer.down_norm))
+                for first, features in added:
+                    if index < len(features):
+                        tile.add_rows(first, features[index])
 
     def _project(self, layer: _Layer, tile: Tile) -> None:
         """The residual -> q, k and v with their positions."""

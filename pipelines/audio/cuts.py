@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pipelines.audio.features import SAMPLE_RATE, Samples
 from pipelines.audio.vad import FRAME, Span, speech_spans
 
-PAD = SAMPLE_RATE // 2  # silence that is kept around speech; longer silences are not decoded at all
+PAD = SAMPLE_RATE // 2  # silence that is kept behind speech; longer silences are not decoded at all
 MIN_SPEECH = 3 * FRAME  # shorter bursts are no speech
 SMOOTHING = 5  # frames that a cut inside speech is judged on
 MAX_SECONDS = 28.0  # of audio in a window: 2 s of the model's 30 are left silent
@@ -69,15 +69,18 @@ def cut(
     *,
     threshold: float = 0.5,
     silence_ms: float = 500,
+    padding_ms: float = 500,
     target: float = MAX_SECONDS,
 ) -> list[Cut]:
     """All that was spoken in `samples` samples, in windows of about `target` seconds (<= 30) and no more.
 
-    `probabilities`: of speech, by frame. Empty where nobody speaks.
+    `probabilities`: of speech, by frame. `padding_ms`: of silence that is kept before speech. Where nobody speaks there
+    are no windows.
     """
     spans = [s for s in speech_spans(probabilities, threshold, silence_ms) if s.samples >= MIN_SPEECH]
     limit = int(target * SAMPLE_RATE)
-    pieces = [piece for span in _padded(spans, samples) for piece in _split(span, probabilities, limit)]
+    before = int(padding_ms * SAMPLE_RATE) // 1000
+    pieces = [piece for span in _padded(spans, samples, before) for piece in _split(span, probabilities, limit)]
     return [Cut(tuple(_joined(group))) for group in _packed(pieces, limit)]
 
 
@@ -87,12 +90,12 @@ def quietest(probabilities: npt.NDArray[np.float32], first: int, last: int) -> i
     return first + int(smooth.argmin())
 
 
-def _padded(spans: Sequence[Span], samples: int) -> Iterator[Span]:
-    """Each with `PAD` of silence on both sides, or half of what there is between two."""
+def _padded(spans: Sequence[Span], samples: int, padding: int) -> Iterator[Span]:
+    """Each with `padding` of silence before it and `PAD` behind it, or half of what there is between two."""
     for index, span in enumerate(spans):
         before = spans[index - 1].end if index else 0
         after = spans[index + 1].start if index + 1 < len(spans) else samples
-        start = span.start - min(PAD, (span.start - before) // 2 if index else span.start)
+        start = span.start - min(padding, (span.start - before) // 2 if index else span.start)
         end = span.end + min(PAD, (after - span.end + 1) // 2 if index + 1 < len(spans) else samples - span.end)
         yield Span(start, min(end, samples))
 

@@ -128,6 +128,7 @@ class Preparer:
             len(audio),
             threshold=request.vad_threshold,
             silence_ms=request.vad_silence_ms,
+            padding_ms=request.vad_padding_ms,
         )
         speech = speech_spans(probabilities, request.vad_threshold, WORD_PAUSE_MS)
         return Prepared(

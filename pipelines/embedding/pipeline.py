@@ -72,7 +72,9 @@ class EmbeddingPipeline:
             "max_batch_tokens": str(step_budget.budget.full),
         }
         pipeline = cls(embedder, tokenizer, step_budget, spec.options.max_wait_ms / 1e3)
-        return pipeline, Ready(slots=SLOTS, context_length=embedder.config.max_tokens, details=details)
+        config = embedder.config
+        sees = config.image is not None
+        return pipeline, Ready(slots=SLOTS, context_length=config.max_tokens, details=details, images=sees)
 
     # --- pool threads -------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ class PictureJob(Struct, frozen=True, kw_only=True, tag="picture"):
     path: str | None = None
     data: bytes = b""  # the file itself, where there is no path
     fit: Fit | None = None
+    max_pixels: int | None = None  # that are accepted, where that is less than what is decoded at all
     background: Literal["white"] | None = None  # what transparent pixels show; None: the colour that the file has there
 
 

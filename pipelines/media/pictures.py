@@ -11,9 +11,9 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from pipelines.base import InvalidRequest
 from pipelines.media.colours import to_rgb
+from pipelines.media.formats import FORMATS, HEAD, other_format
 from pipelines.media.messages import Fit, PictureJob
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 50_000_000  # 150 MB of RGB
 
 # What EXIF's orientation asks for (TIFF 6.0, tag 274); 1, and what is no orientation, for nothing.
@@ -48,14 +48,14 @@ def decode_picture(job: PictureJob) -> Picture:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about oddities of a file; our own limit is below the library's
             with Image.open(source, formats=FORMATS) as image:  # reads no more than the header
-                _check_size(*image.size, job.fit, param)
+                _check_size(*image.size, job)
                 image.load()
                 orientation = _orientation(image)
                 rgb, alpha = to_rgb(image)
     except UnidentifiedImageError:
-        raise InvalidRequest(f"{param!r} is no picture that is read here ({', '.join(FORMATS)})", param) from None
+        raise InvalidRequest(f"{param!r} is no picture that is read here{_instead(job)}", param) from None
     except Image.DecompressionBombError:  # the library's own limit, which is above ours
-        raise InvalidRequest(f"{param!r} has more pixels than the {MAX_PIXELS} that are accepted", param) from None
+        raise InvalidRequest(f"{param!r} has more pixels than the {_most(job)} that are accepted", param) from None
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         reason = str(error)
         if job.path is not None:
@@ -71,14 +71,27 @@ def decode_picture(job: PictureJob) -> Picture:
     return Picture(np.asarray(rgb), None if alpha is None else np.asarray(alpha), full)
 
 
-def _check_size(width: int, height: int, fit: Fit | None, param: str) -> None:
-    if width * height > MAX_PIXELS:
-        raise InvalidRequest(
-            f"{param!r} has {width} × {height} pixels, more than the {MAX_PIXELS} that are accepted", param
-        )
-    edge = (fit and fit.shortest_edge) or 0
+def _check_size(width: int, height: int, job: PictureJob) -> None:
+    param, most = job.param, _most(job)
+    if width * height > most:
+        raise InvalidRequest(f"{param!r} has {width} × {height} pixels, more than the {most} that are accepted", param)
+    edge = (job.fit and job.fit.shortest_edge) or 0
     if edge * edge * max(width, height) > MAX_PIXELS * min(width, height):  # a thin strip grows when it is resized
         raise InvalidRequest(f"{param!r} is {width} × {height}, which is too long and thin", param)
+
+
+def _instead(job: PictureJob) -> str:
+    """What the file looks like, and what is read."""
+    head = job.data[:HEAD]
+    if job.path is not None:
+        with open(job.path, "rb") as file:
+            head = file.read(HEAD)
+    found = other_format(head)
+    return f"{f': it looks like {found}' if found else ''}; send {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+
+
+def _most(job: PictureJob) -> int:
+    return min(job.max_pixels or MAX_PIXELS, MAX_PIXELS)
 
 
 def _orientation(image: Image.Image) -> Image.Transpose | None:

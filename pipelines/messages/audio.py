@@ -30,7 +30,7 @@ class AudioOptions(Options, frozen=True, kw_only=True):
 
 SpeechThreshold = Annotated[float, Meta(ge=0, le=1)]  # probability from which a frame is speech
 SilenceMs = Annotated[int, Meta(ge=32, le=10_000)]  # a pause of this length ends a turn, or may end a window
-PaddingMs = Annotated[int, Meta(ge=0, le=5_000)]  # kept before a turn
+PaddingMs = Annotated[int, Meta(ge=0, le=5_000)]  # kept before speech
 Rate = Annotated[int, Meta(ge=8_000, le=96_000)]  # Hz
 AudioTemperature = Annotated[float, Meta(ge=0, le=1)]
 
@@ -49,6 +49,7 @@ class TranscriptionRequest(Request, frozen=True, kw_only=True, omit_defaults=Tru
     timestamps: bool = False  # segments and words have times; without, there is one segment a window
     vad_threshold: SpeechThreshold = 0.5
     vad_silence_ms: SilenceMs = 500
+    vad_padding_ms: PaddingMs = 500  # of silence that is kept before speech
 
 
 class TurnDetection(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -121,7 +121,7 @@ class Usage(Struct, frozen=True):
 
 
 class Timing(Struct, frozen=True):
-    """Seconds inside the worker. `queue`: prepared -> first step that has it."""
+    """Seconds inside the worker. `queue`: prepared -> first step that has it, without what its images took."""
 
     prepare: float = 0.0
     queue: float = 0.0
@@ -129,6 +129,7 @@ class Timing(Struct, frozen=True):
     total: float = 0.0  # received -> end
     prefill: float = 0.0  # first step that has it -> first token
     decode: float = 0.0  # first token -> last token
+    encode: float = 0.0  # prepared -> all of its images are encoded; 0 without images
 
 
 class Done(base.Event, frozen=True, tag="done"):
@@ -194,6 +195,7 @@ class Ready(Struct, frozen=True, tag="ready"):
     load_seconds: float = 0.0
     details: dict[str, str] = {}  # for people: device, dtype, attention path, …
     sampling: SamplingDefaults | None = None  # of a text model
+    images: bool = False  # whether a model for texts takes them, too
 
 
 class LoadFailed(Struct, frozen=True, tag="load_failed"):

@@ -18,6 +18,7 @@ DraftLength = Annotated[int, Meta(ge=1, le=MAX_DRAFT)]
 MAX_PROMPT_IDS = 2**20
 TokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_PROMPT_IDS)]
 Share = Annotated[float, Meta(gt=0, le=1)]
+Detail = Literal["auto", "low", "high"]  # how closely an image is looked at
 ProposerKind = Literal["ngram", "draft"]  # of drafts: what followed the last tokens before, or a small model's words
 
 
@@ -35,11 +36,17 @@ class TextOptions(Options, frozen=True, kw_only=True):
     draft: str | None = None  # source of a small model with the same vocabulary, whose drafts can be asked for then
     max_draft: DraftLength = 8
     dense_prefill: bool | None = None  # keep a dense copy of quantised weights (None: without native kernels)
+    vision: str | None = None  # source of the half that sees, where the model's own files have none
+    preload_vision: bool = False  # load that half at start, not at the first image
+    max_images: Count = 16  # of one request
+    max_image_pixels: Count | None = None  # of one image, by its header; None: what is decoded at all
+    encoder_cache_bytes: Count = 256 << 20  # of encoded images that are kept for the next request with the same ones
+    max_encoder_pixels: Count | None = None  # that one step encodes, or one image; None: by the measured time of steps
     sampling: SamplingOptions = SamplingOptions()
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return (self.draft,) if self.draft else ()
+        return tuple(source for source in (self.draft, self.vision) if source)
 
     def conflict(self) -> tuple[str, str] | None:
         if self.speculation == "draft" and not self.draft:
@@ -49,8 +56,17 @@ class TextOptions(Options, frozen=True, kw_only=True):
         return None
 
 
-class TextPart(Struct, frozen=True):
+class TextPart(Struct, frozen=True, tag="text"):
     text: str
+
+
+class ImagePart(Struct, frozen=True, tag="image"):
+    data: bytes  # the encoded picture, as the caller sent it
+    detail: Detail = "auto"
+    field: str = ""  # what the caller calls it: messages[0].content[1].image_url.url
+
+
+Part = TextPart | ImagePart
 
 
 class FunctionCall(Struct, frozen=True):
@@ -66,7 +82,7 @@ class ToolCall(Struct, frozen=True):
 
 class Message(Struct, frozen=True, omit_defaults=True):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: list[TextPart] = []  # empty where the client sent null or ""
+    content: list[Part] = []  # empty where the client sent null or ""
     name: str | None = None
     tool_calls: list[ToolCall] = []
     tool_call_id: str | None = None

@@ -140,8 +140,7 @@ def attention(context: Context) -> Result:
         cache.pool.copy_(torch.randn(cache.pool.shape))
         order = torch.randperm(cache.num_blocks, generator=torch.Generator().manual_seed(0)).view(rows, -1).tolist()
         segments = [Segment(1, (longest - 1) * (row + 1) // rows, order[row]) for row in range(rows)]
-        positions = torch.tensor([each.context for each in segments], device=device)
-        tables = RowTables.of(segments, positions, PAGE)
+        tables = RowTables.of(segments, PAGE, device)
         queries = torch.randn(rows, kv_heads, group, head_dim, device=device).to(dtype)
         own = torch.randn(rows, 2 * kv_heads * head_dim, device=device).to(dtype)
         wanted, output = torch.zeros_like(queries), torch.zeros_like(queries)

@@ -58,27 +58,38 @@ def decode(
     return decoder.forward(ForwardBatch("decode", torch.tensor(ids), positions, [segment]), cache)
 
 
+def roughen(model: Any) -> None:
+    """Norms and biases start as ones and zeros, which would hide that they are ignored."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+
+
+def save_tokenizer(folder: Path) -> None:
+    """A byte a token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = {char: id for id, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
 @pytest.fixture(scope="session")
 def save_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Any]]:
     """Makes a random model of a transformers config class, saves it with a tokenizer, returns (folder, model)."""
     import transformers
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     def save(family: str, *, shard_size: str = "1GB", **overrides: Any) -> tuple[Path, Any]:
         torch.manual_seed(0)
         kind = getattr(transformers, f"{family}ForCausalLM")
         model = kind(kind.config_class(**{**SHAPE, **overrides})).eval()
-        with torch.no_grad():  # norms and biases start as ones and zeros, which would hide that they are ignored
-            for parameter in model.parameters():
-                if parameter.ndim == 1:
-                    parameter.add_(torch.randn_like(parameter) * 0.2)
+        roughen(model)
         folder = tmp_path_factory.mktemp(family)
         model.save_pretrained(folder, max_shard_size=shard_size)
-        alphabet = {char: id for id, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-        tokenizer = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        tokenizer.save(str(folder / "tokenizer.json"))
+        save_tokenizer(folder)
         return folder, model
 
     return save

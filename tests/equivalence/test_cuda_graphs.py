@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -110,6 +111,22 @@ def captured(decoder: Decoder, cache: KVCache, recorder: Callable[[StaticStep], 
     return DecodeGraphs.capture(
         decoder, cache, scratch=SCRATCH, max_rows=5, max_positions=400, recorder=lambda step: recorder(step)
     )
+
+
+@torch.inference_mode()
+def test_ropes_turn_rows_by_positions_of_their_own(decoder: Decoder) -> None:
+    """Behind a picture, ropes have a sequence's rows elsewhere than they stand."""
+    cache = decoder.new_cache(BLOCKS)
+    graphs = captured(decoder, cache)
+    segments, ids = prompts(decoder, cache, 3), [5, 6, 7]
+    elsewhere = np.array([each.context - number for number, each in enumerate(segments)])
+    expected = decoder.forward(ForwardBatch("decode", np.array(ids), elsewhere, segments), cache)
+    found = graphs.run(ids, segments, elsewhere)
+    assert found is not None
+    assert (found - expected).abs().max() <= 1e-5
+    in_place = graphs.run(ids, segments)
+    assert in_place is not None
+    assert (in_place - expected)[1:].abs().max() > 1e-3
 
 
 def test_the_smallest_graph_that_holds_a_forward_runs_it(decoder: Decoder) -> None:

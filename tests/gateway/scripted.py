@@ -82,7 +82,10 @@ class ScriptedBackend:
     kind = "text"
     restarts = 0
 
-    def __init__(self, slots: int = 4, answer: Callable[[ScriptedCall], None] | None = None) -> None:
+    def __init__(
+        self, slots: int = 4, answer: Callable[[ScriptedCall], None] | None = None, *, images: bool = False
+    ) -> None:
+        self.images = images
         self.calls: list[ScriptedCall] = []
         self.answer = answer
         self.state = State.READY
@@ -92,7 +95,9 @@ class ScriptedBackend:
 
     @property
     def ready(self) -> Ready | None:
-        return Ready(slots=self._slots, streams=self._slots, load_seconds=1.2) if self.state is State.READY else None
+        if self.state is not State.READY:
+            return None
+        return Ready(slots=self._slots, streams=self._slots, load_seconds=1.2, images=self.images)
 
     def become(self, state: State, reason: str | None = None) -> None:
         self.state, self.reason = state, reason

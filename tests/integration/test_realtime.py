@@ -216,6 +216,9 @@ async def test_refusals_come_before_the_handshake(audio_gateway: Gateway) -> Non
     assert await refused(audio_gateway.url, "/v1/audio/stream?colour=red") == (400, "unknown_parameter")
     wrong = {"additional_headers": {"authorization": "Bearer wrong"}}
     assert await refused(audio_gateway.url, "/v1/realtime", **wrong) == (401, "invalid_api_key")
+    for header in ({"x-gateway-priority": "urgent"}, {"x-gateway-timeout-ms": "soon"}):
+        wrong = {"additional_headers": {"authorization": f"Bearer {KEY}", **header}}
+        assert await refused(audio_gateway.url, "/v1/audio/stream", **wrong) == (400, "invalid_request")
 
 
 async def test_browsers_send_the_key_as_a_subprotocol(audio_gateway: Gateway) -> None:

@@ -25,7 +25,7 @@ class ChunkingStrategy(Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["auto", "server_vad"] = "auto"
     threshold: SpeechThreshold = 0.5
     silence_duration_ms: SilenceMs = 500
-    prefix_padding_ms: PaddingMs = 300
+    prefix_padding_ms: PaddingMs = 500
 
 
 class TranscriptionForm(Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,6 +87,7 @@ def to_request(form: TranscriptionForm, path: str, task: Task) -> TranscriptionR
         timestamps=form.timed,
         vad_threshold=strategy.threshold,
         vad_silence_ms=strategy.silence_duration_ms,
+        vad_padding_ms=strategy.prefix_padding_ms,
     )
 
 

@@ -1,13 +1,14 @@
 """`POST /v1/embeddings`: the request."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, structs
 
 from gateway.api.text.sampling import unsupported
 from gateway.api.texts import NOT_EMPTY, TruncateName, check_text, renamed, same, truncation
 from gateway.errors import bad_request
-from gateway.uploads.data_uri import decode_data_uri
+from gateway.uploads.images import ImageUrl
 from pipelines.messages.embedding import MAX_INPUTS, EmbeddingInput, EmbeddingRequest, ImageBytes, Size, TextKind
 from pipelines.messages.sampling import TokenId
 from pipelines.messages.text import StringPrompt, TokenPrompt
@@ -19,7 +20,7 @@ EncodingFormat = Literal["float", "base64"]
 
 
 class InputItem(Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the two. `image` is a data: URI."""
+    """One of the two. `image` is a data: URI, or an address on one of the hosts that are allowed."""
 
     text: str | None = None
     image: str | None = None
@@ -47,9 +48,17 @@ class EmbeddingsRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     output_dimension: Size | None = None
     output_dtype: str | None = None  # float
 
+    @property
+    def images(self) -> list[ImageUrl]:
+        return [
+            ImageUrl(each.image, f"input[{index}].image", f"input[{index}]")
+            for index, each in enumerate(self.input)
+            if isinstance(each, InputItem) and each.image is not None
+        ]
+
 
 def to_embedding_request(body: EmbeddingsRequest) -> EmbeddingRequest:
-    """The body as an embedding pipeline takes it. Raises ApiError (400)."""
+    """The body as an embedding pipeline takes it, its images without their bytes. Raises ApiError (400)."""
     if body.output_dtype not in (None, "float"):
         raise unsupported("output_dtype", "it may be 'float'")
     kind = ("input_type", body.input_type), ("task", body.task)
@@ -66,6 +75,13 @@ def to_embedding_request(body: EmbeddingsRequest) -> EmbeddingRequest:
         max_tokens=None if tokens == -1 else tokens,
         names=renamed(dimensions, kind, (("truncate", body.truncate), ("truncation", body.truncation))),
     )
+
+
+def with_images(request: EmbeddingRequest, images: Sequence[bytes]) -> EmbeddingRequest:
+    """The request with the bytes of its images, in their order."""
+    left = iter(images)
+    inputs = [ImageBytes(next(left)) if isinstance(each, ImageBytes) else each for each in request.inputs]
+    return structs.replace(request, inputs=inputs)
 
 
 def _inputs(given: str | list[str | int | list[int] | InputItem]) -> list[EmbeddingInput]:
@@ -99,8 +115,8 @@ def _input(given: str | int | list[int] | InputItem, at: str) -> EmbeddingInput:
             return TokenPrompt(given)
         case InputItem(text=str(text), image=None):
             return StringPrompt(check_text(text, f"{at}.text"))
-        case InputItem(text=None, image=str(image)):
-            return ImageBytes(decode_data_uri(image, "image", f"{at}.image"))
+        case InputItem(text=None, image=str()):
+            return ImageBytes(b"")
         case InputItem():
             raise bad_request(at, f"{at!r} must have either 'text' or 'image'.")
         case _:

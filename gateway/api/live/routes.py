@@ -15,17 +15,16 @@ from msgspec import ValidationError
 from gateway.api.live.plain import SpeechSession
 from gateway.api.live.plain_query import StreamQuery
 from gateway.api.live.realtime import DEFAULT_RATE, RealtimeSession, Session
-from gateway.api.request import kind
+from gateway.api.request import kind, terms
 from gateway.asgi import Message, Receive, Scope, disconnected
 from gateway.asgi import Send as AsgiSend
 from gateway.endpoint import Endpoint
 from gateway.errors import CLIENT_CLOSED_REQUEST, ApiError, bad_request, client_closed, validation_error
-from gateway.http.auth import Principal
 from gateway.http.endpoints import serves
 from gateway.http.middleware import refuse
 from gateway.http.request_log import Work, refused, worked
 from gateway.requests.dispatch import Dispatcher
-from gateway.requests.exchange import Exchange, Job, Terms
+from gateway.requests.exchange import Exchange, Job
 from gateway.requests.live import LiveCall
 from gateway.requests.routing import Route
 from metrics.timeline import Timeline
@@ -82,15 +81,11 @@ def _plain(socket: Socket, dispatcher: Dispatcher) -> tuple[LiveCall, SocketSess
 
 
 def _call(socket: Socket, dispatcher: Dispatcher, route: Route, request: StreamRequest) -> LiveCall:
-    state = socket.scope["state"]
-    principal: Principal = state["principal"]
-
     def begin(route: Route, request: StreamRequest, timeline: Timeline) -> Exchange:
-        terms = Terms(route.settings.timeout_s, principal.priority, principal.tenant)
-        job = Job(f"live-{secrets.token_hex(12)}", route, request, 1, terms, live=True)
-        return dispatcher.exchange(job, timeline)
+        asked = terms(socket, route.settings)
+        return dispatcher.exchange(Job(f"live-{secrets.token_hex(12)}", route, request, 1, asked, live=True), timeline)
 
-    return LiveCall(begin, route, request, Timeline(state["arrival"]))
+    return LiveCall(begin, route, request, Timeline(socket.scope["state"]["arrival"]))
 
 
 async def _converse(socket: Socket, dispatcher: Dispatcher, prepare: Prepare) -> None:

@@ -1,5 +1,6 @@
 """`POST /v1/chat/completions`: the request."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
@@ -16,8 +17,19 @@ from gateway.api.text.sampling import (
 )
 from gateway.api.texts import renamed
 from gateway.errors import ApiError, bad_request
+from gateway.uploads.images import ImageUrl
 from pipelines.messages.sampling import NewTokens, TopLogprobs
-from pipelines.messages.text import ChatPrompt, FunctionCall, Message, TextPart, TextRequest, ToolCall
+from pipelines.messages.text import (
+    ChatPrompt,
+    Detail,
+    FunctionCall,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    TextRequest,
+    ToolCall,
+)
 
 # OpenAI's parameters that this endpoint has no use for; each is a 400 unless it is null.
 UNSUPPORTED = (
@@ -40,8 +52,27 @@ class RefusalContent(Struct, frozen=True, tag="refusal"):
     refusal: str
 
 
+class ImageLocation(Struct, frozen=True):
+    """Further keys are ignored, as in messages: clients say the format here, which the file itself does."""
+
+    url: str  # a data: URI, or an address on one of the hosts that are allowed
+    detail: Detail | None = None
+
+
 class ImageContent(Struct, frozen=True, tag="image_url"):
-    image_url: Raw
+    image_url: str | ImageLocation
+
+    @property
+    def url(self) -> str:
+        return self.image_url if isinstance(self.image_url, str) else self.image_url.url
+
+    @property
+    def detail(self) -> Detail:
+        return "auto" if isinstance(self.image_url, str) else self.image_url.detail or "auto"
+
+    def field(self, at: str) -> str:
+        """What its address is called, of the part `at`."""
+        return f"{at}.image_url" if isinstance(self.image_url, str) else f"{at}.image_url.url"
 
 
 class AudioContent(Struct, frozen=True, tag="input_audio"):
@@ -93,6 +124,17 @@ class ChatRequest(TextFields, frozen=True, kw_only=True):
     tool_choice: Raw = ABSENT
     parallel_tool_calls: Raw = ABSENT  # without effect: there are no tools
 
+    @property
+    def images(self) -> list[ImageUrl]:
+        return [ImageUrl(part.url, part.field(at), at) for at, part in self._images()]
+
+    def _images(self) -> Iterator[tuple[str, ImageContent]]:
+        for index, message in enumerate(self.messages):
+            if isinstance(message.content, list):
+                for number, part in enumerate(message.content):
+                    if isinstance(part, ImageContent):
+                        yield f"messages[{index}].content[{number}]", part
+
     audio: Raw = ABSENT
     function_call: Raw = ABSENT
     functions: Raw = ABSENT
@@ -103,7 +145,8 @@ class ChatRequest(TextFields, frozen=True, kw_only=True):
 
 
 def to_text_request(body: ChatRequest, salt: str) -> TextRequest:
-    """The body as a text pipeline takes it. `salt` is the tenant's. Raises ApiError (400)."""
+    """The body as a text pipeline takes it, its images without their bytes. `salt` is the tenant's. Raises ApiError
+    (400)."""
     _refuse_unsupported(body)
     check_stream_options(body)
     messages = [_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]
@@ -171,7 +214,7 @@ def _message(message: ChatMessage, at: str) -> Message:
     )
 
 
-def _content(content: str | list[Content] | None, at: str) -> list[TextPart]:
+def _content(content: str | list[Content] | None, at: str) -> list[Part]:
     if not content:
         return []
     if isinstance(content, str):
@@ -179,13 +222,16 @@ def _content(content: str | list[Content] | None, at: str) -> list[TextPart]:
     return [_part(part, f"{at}[{index}]") for index, part in enumerate(content)]
 
 
-def _part(part: Content, at: str) -> TextPart:
+def _part(part: Content, at: str) -> Part:
     match part:
         case TextContent(text=text) | RefusalContent(refusal=text):
             return TextPart(text)
+        case ImageContent():
+            return ImagePart(b"", part.detail, part.field(at))
         case _:
             raise _media_refused(at)
 
 
 def _media_refused(at: str) -> ApiError:
-    return bad_request(at, f"'{at}' is not text, and the model takes only text.", code="unsupported_content")
+    message = f"{at!r} is neither text nor an image; a chat takes nothing else."
+    return bad_request(at, message, code="unsupported_content")

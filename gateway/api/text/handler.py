@@ -1,16 +1,19 @@
 """The one way from a text endpoint's request to its reply."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from gateway.api.answer import Head, new_head
+from gateway.api.image_urls import read_images
 from gateway.api.request import HttpRequest, dispatcher, json_body, kind, terms, timeline
 from gateway.api.text.answer import Form, TextAnswer, TextStream, View
+from gateway.api.text.images import check_number, with_images
 from gateway.api.texts import decode_texts
 from gateway.requests.dispatch import Reply
 from gateway.requests.exchange import Job
+from gateway.uploads.images import ImageUrl
 from pipelines.messages.text import TextRequest
 
 
@@ -28,6 +31,9 @@ class Body(Protocol):
         """Whether a stream ends with the usage."""
         ...
 
+    @property
+    def images(self) -> Sequence[ImageUrl]: ...
+
 
 B = TypeVar("B", bound=Body)
 
@@ -42,7 +48,8 @@ class TextHandler(Generic[B]):
         view: Callable[[Head, Form], View],
         prefix: str,
     ) -> None:
-        """`to_text_request` takes the body and the tenant, and raises ApiError (400); `prefix`: of its answers' ids."""
+        """`to_text_request` takes the body and the tenant, leaves the bytes of images out, and raises ApiError (400);
+        `prefix`: of its answers' ids."""
         self._decoder = msgspec.json.Decoder(body)
         self._to_text_request = to_text_request
         self._view = view
@@ -56,9 +63,17 @@ class TextHandler(Generic[B]):
         route = sender.route(body.model, kind(request))
         wanted = terms(request, route.settings)
         work = self._to_text_request(body, wanted.tenant)
+        size = len(raw)
+        sizes: list[int] = []
+        if images := body.images:
+            check_number(images, route)
+            read = await read_images(request, images, route)
+            size = max(0, size - sum(len(image.url) for image in images))
+            work = with_images(work, {image.field: data for image, data in zip(images, read, strict=True)})
+            sizes = [len(data) for data in read]
         choices = len(work.prompts) * work.n
         head = new_head(self._prefix, route.name, route.fingerprint)
         view = self._view(head, Form(choices, work.sampling.logprobs is not None, body.include_usage))
         output = TextStream(view) if body.streamed else TextAnswer(view, choices)
-        job = Job(head.id, route, work, choices, wanted, len(raw))
+        job = Job(head.id, route, work, choices, wanted, size, images=sizes)
         return sender.reply(job, output, timeline(request))

@@ -1,11 +1,13 @@
 """What the text endpoints have in common: sampling parameters, streaming options, fields without effect."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Raw, Struct
 
 from gateway.api.texts import NOT_EMPTY
 from gateway.errors import ApiError, bad_request
+from gateway.uploads.images import ImageUrl
 from pipelines.messages.sampling import Sampling, SamplingFields
 from pipelines.messages.text import Choices, DraftLength, ProposerKind
 
@@ -47,6 +49,10 @@ class TextFields(SamplingFields, frozen=True, kw_only=True):
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def images(self) -> Sequence[ImageUrl]:
+        return ()
 
     @property
     def choices(self) -> int:

@@ -23,18 +23,20 @@ GATHERED_BYTES = 256 << 20  # the most that is gathered at once, but for a singl
 class RowTables:
     """Where the rows of a decode forward stand, and where the keys and values of their sequences are."""
 
-    positions: Tensor  # [rows] int64: a row attends to the positions up to its own
+    positions: Tensor  # [rows] int64, in the sequence: a row attends to the positions up to its own
     blocks: Tensor  # [rows, width] int64: its sequence's blocks, then any others
 
     @staticmethod
-    def of(segments: Sequence[Segment], positions: Tensor, block_size: int) -> "RowTables":
-        """`positions`: [rows] int64, of the segments' rows in order."""
+    def of(segments: Sequence[Segment], block_size: int, device: torch.device) -> "RowTables":
+        """Of the segments' rows in order."""
         used = [each.blocks[: -(-(each.context + each.length) // block_size)] for each in segments]
         width = max(map(len, used))
-        tables: list[list[int]] = []
+        rows: list[list[int]] = []  # position, then blocks: one transfer
         for each, blocks in zip(segments, used, strict=True):
-            tables.extend(repeat([*blocks, *repeat(blocks[-1], width - len(blocks))], each.length))
-        return RowTables(positions, torch.tensor(tables, dtype=torch.int64).to(positions.device))
+            table = [*blocks, *repeat(blocks[-1], width - len(blocks))]
+            rows.extend([position, *table] for position in range(each.context, each.context + each.length))
+        tables = torch.tensor(rows, dtype=torch.int64).to(device)
+        return RowTables(tables[:, 0], tables[:, 1:])
 
     def slots(self, block_size: int) -> Tensor:
         """[rows] int64: where each row's own keys and values go."""

@@ -134,6 +134,21 @@ class CausalMask:
         begin = self._context - context
         return self._mask[: length * self._group, begin : begin + context + length]
 
+    def looking_ahead(self, tile: Tensor, start: int, end: int, spans: Sequence[tuple[int, int]]) -> Tensor:
+        """The mask of a tile whose first row stands at `start`, of positions up to `end`: rows in one of `spans` see
+        those behind them in it, too."""
+        length = tile.shape[0] // self._group
+        rows, columns = torch.arange(start, start + length), torch.arange(start, end)
+        last = rows.clone()  # that each row sees
+        for begin, stop in spans:
+            last[max(begin - start, 0) : stop - start] = stop - 1
+        ahead = (columns > rows[:, None]) & (columns <= last[:, None])
+        context = tile.shape[1] - length
+        mask = torch.full((tile.shape[0], context + end - start), float("-inf"), dtype=tile.dtype, device=tile.device)
+        mask[:, : tile.shape[1]] = tile
+        mask.view(length, self._group, -1)[..., context:].masked_fill_(ahead[:, None].to(tile.device), 0)
+        return mask
+
 
 CausalMasks = Mapping[int | None, CausalMask]  # by window
 
@@ -206,7 +221,7 @@ def _together(spans: Sequence[Span], device: torch.device) -> Span:
 
 
 class PrefillAttention:
-    """One query tile of one sequence against all positions up to its end that a row of it attends to."""
+    """One query tile of one sequence against all positions that a row of it attends to."""
 
     def __init__(
         self,
@@ -214,32 +229,65 @@ class PrefillAttention:
         layers: Sequence[LayerSpec],
         masks: CausalMasks,
         span: Span,
+        start: int,
         length: int,
         queries: Tensor,
         outputs: Tensor,
+        ahead: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """`span`: all positions up to the tile's end, of which the last `length` are the tile's own.
+        """`span`: all positions of the segment, of which `length` from `start` on are the tile's own.
 
-        `queries`, `outputs`: [rows, kv_heads, group, head_dim], rows ≥ length.
+        `queries`, `outputs`: [rows, kv_heads, group, head_dim], rows ≥ length. `ahead`: the segment's spans that have
+        rows of the tile.
         """
-        start = span.length - length
+        end = max([start + length, *(end for _, end in ahead)])
 
         def attended(window: int | None) -> tuple[_Reader, Tensor]:
             first = _first(start + 1, window)
-            return _Reader(cache, span.part(first, span.length)), masks[window].tile(length, start - first)
+            mask = masks[window].tile(length, start - first)
+            if ahead:
+                mask = masks[window].looking_ahead(mask, start, end, ahead)
+            return _Reader(cache, span.part(first, end)), mask
 
         self._length = length
         self._layers = layers
         self._attended = _by_layer(layers, attended)
         self._query = queries[:length].transpose(0, 1)  # [kv_heads, length, group, head_dim]
         self._output = outputs[:length].transpose(0, 1)
-        self._write = _Writer(cache, span.part(start, span.length))
+        self._write = _Writer(cache, span.part(start, start + length))
 
     def __call__(self, layer: int, keys_values: Tensor) -> None:
         """`keys_values`: [rows, 2 · kv_heads · head_dim]; the first `length` rows count."""
+        self.write(layer, keys_values)
+        self.attend(layer)
+
+    def write(self, layer: int, keys_values: Tensor) -> None:
         self._write(layer, keys_values[: self._length])
+
+    def attend(self, layer: int) -> None:
+        """When all is written that a row attends to."""
         read, mask = self._attended[layer]
         keys, values = read(layer)
         query = self._query.flatten(1, 2).unsqueeze(0)  # [1, kv_heads, length · group, head_dim]
         out = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=self._layers[layer].scale)
         self._output.copy_(out.view(self._output.shape))
+
+
+class _Waiting:
+    """Of a tile: writes its own rows, and attends for those tiles that have waited for them."""
+
+    def __init__(self, own: PrefillAttention, waiting: Sequence[PrefillAttention]) -> None:
+        self._own = own
+        self._waiting = waiting
+
+    def __call__(self, layer: int, keys_values: Tensor) -> None:
+        self._own.write(layer, keys_values)
+        for each in self._waiting:
+            each.attend(layer)
+
+
+def attending_together(tiles: Sequence[PrefillAttention]) -> Sequence[Callable[[int, Tensor], None]]:
+    """Of consecutive tiles that attend to each other's rows: all attend when the last one has written its own."""
+    if len(tiles) == 1:
+        return tiles
+    return [_Waiting(tile, tiles if tile is tiles[-1] else ()) for tile in tiles]

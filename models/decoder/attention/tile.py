@@ -26,9 +26,9 @@ class Rotation:
         self._cos_heads = self.cos.view(rows, total, head_dim)[:, : heads + kv_heads]
 
     def enter(self, positions: Tensor, table: RopeTable) -> None:
-        """positions: [n], n ≤ rows"""
+        """positions: [n] or [axes, n], n ≤ rows"""
         cos, sin = table.rows(positions)
-        count = positions.shape[0]
+        count = positions.shape[-1]
         if count == self.sin.shape[0]:
             self._cos_heads.copy_(cos)
             self.sin.copy_(sin)
@@ -72,7 +72,8 @@ class Tile:
         self.activated = zeros(rows, config.intermediate_size)
 
     def enter(self, embedded: Tensor, positions: Tensor, tables: Sequence[RopeTable]) -> None:
-        """Start with up to `rows` rows. embedded: [n, hidden]; positions: [n]; `tables`: of the config's ropes."""
+        """Start with up to `rows` rows. embedded: [n, hidden]; positions: [n] or [axes, n]; `tables`: of the config's
+        ropes."""
         count = embedded.shape[0]
         if count == self.rows:
             self.positive.copy_(embedded)
@@ -96,6 +97,11 @@ class Tile:
         """Add to the residual. branch: [rows, hidden]"""
         self.positive.add_(branch)
         self.negative.sub_(branch)
+
+    def add_rows(self, first: int, rows: Tensor) -> None:
+        """Add to the residual of some rows. rows: [n, hidden], for those from `first` on."""
+        self.positive[first : first + rows.shape[0]].add_(rows)
+        self.negative[first : first + rows.shape[0]].sub_(rows)
 
     def rotate(self, rope: int) -> None:
         """Give the projected q and k their positions, by the config's rope of that index."""

@@ -12,6 +12,9 @@ RopeRule = Callable[[Fields, int], Sequence[bool]]
 # (config, of each layer whether it has a rope) -> of each layer, whether it has the config's sliding window
 WindowRule = Callable[[Fields, Sequence[bool]], Sequence[bool]]
 
+# How many frequencies each axis of a rope has -> the axis of each frequency
+AxesRule = Callable[[Sequence[int]], tuple[int, ...]]
+
 
 def every_layer(_: Fields, count: int) -> Sequence[bool]:
     return [True] * count
@@ -25,7 +28,7 @@ def no_layer(_: Fields, with_rope: Sequence[bool]) -> Sequence[bool]:
 class HFForm:
     """Folders of safetensors with a `config.json` of one class of transformers."""
 
-    architecture: str  # the class, in `architectures`
+    architecture: str | None  # the class, in `architectures`; None: it is a part of others alone (`vision`)
     model_type: str  # where the config names no class
     layout: Layout = HF_LAYOUT
 
@@ -47,8 +50,11 @@ class Family:
     gguf: GGUFForm | None = None  # None: GGUF files of it are not served
     # What a description leaves to the class that it names, by the keys of `config.json`.
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    # What a `text_config` inside of another description leaves to it, beside those.
+    text_defaults: Mapping[str, Any] = field(default_factory=dict)
     with_rope: RopeRule = every_layer
     slides: WindowRule = no_layer  # asked where a config has no `layer_types`
+    axes: AxesRule | None = None  # of ropes with several; a config's `mrope_section` has the numbers of frequencies
     qkv_bias: bool = False  # q, k and v have biases, the output has none; else `attention_bias` says it of all four
     qk_norm: bool = False  # RMSNorm over head_dim on q and k, before the rope
     branch_norms: bool = False  # RMSNorm of what attention and MLP give, too, before it is added to the residual

@@ -1,4 +1,4 @@
-"""Gemma 3, also as the text part of its vision checkpoints."""
+"""Gemma 3."""
 
 from collections.abc import Sequence
 
@@ -22,14 +22,7 @@ def _slides(fields: Fields, with_rope: Sequence[bool]) -> Sequence[bool]:
 
 GEMMA3 = Family(
     "gemma3",
-    hf=(
-        HFForm("Gemma3ForCausalLM", "gemma3_text", Layout(_NAMES, norm_offset=1.0)),
-        HFForm(
-            "Gemma3ForConditionalGeneration",  # which `text_config` describes the text part of
-            "gemma3",
-            Layout(_NAMES, prefix="language_model.", norm_offset=1.0),
-        ),
-    ),
+    hf=(HFForm("Gemma3ForCausalLM", "gemma3_text", Layout(_NAMES, norm_offset=1.0)),),
     defaults={
         "vocab_size": 262208,
         "num_attention_heads": 8,

@@ -1,7 +1,7 @@
 """A decoder's tensors by what they are for, and what files call them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -77,20 +77,39 @@ GGUF_NAMES: Names = {
 }
 
 
+_BODY = "model."  # what names of a decoder that is a model of its own begin with in transformers, but for the head's
+
+
+class Place(NamedTuple):
+    """Where a model that has other parts beside its decoder has the decoder."""
+
+    body: str  # in place of what the names of its tensors begin with, but for the head's
+    head: str = ""  # before the head's
+
+
+ALONE = Place(_BODY)
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How files of one form hold a family's tensors. Where `names` has one for QKV, or GATE_UP, these are stored as
     one."""
 
     names: Names
-    prefix: str = ""  # of all names
     # A head's rows of q and k are stored for a rope that turns neighbours; ours turns its first half against its second
     interleaved: bool = False
     norm_offset: float = 0.0  # what norms over the hidden size, and of q and k, add to their stored weights
 
     def name(self, key: TensorKey) -> str:
         stem = self.names[key.part].format(key.layer)
-        return f"{self.prefix}{stem}.{'bias' if key.bias else 'weight'}"
+        return f"{stem}.{'bias' if key.bias else 'weight'}"
+
+    def at(self, place: Place) -> "Layout":
+        def moved(name: str) -> str:
+            inside = name.removeprefix(_BODY)
+            return f"{place.head}{name}" if inside == name else f"{place.body}{inside}"
+
+        return replace(self, names={part: moved(name) for part, name in self.names.items()})
 
     @property
     def qkv(self) -> tuple[Part, ...]:

@@ -7,4 +7,13 @@ LLAMA = Family(
     "llama",
     hf=(HFForm("LlamaForCausalLM", "llama"),),
     gguf=GGUFForm("llama", Layout(GGUF_NAMES, interleaved=True)),
+    text_defaults={
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+    },
 )

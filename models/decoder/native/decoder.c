@@ -197,6 +197,19 @@ static void attention_phase(struct engine *engine, struct phase *phase, int thre
     phase_await(phase, tasks);
 }
 
+/* Add to the residuals behind a layer. A task a row. */
+static void add_phase(struct phase *phase, const struct batch *batch, int hidden, int layer)
+{
+    const float *added = batch->added + layer * batch->added_stride;
+    for (int i; (i = phase_claim(phase, batch->added_rows)) < batch->added_rows;
+         phase_complete(phase, batch->added_rows)) {
+        float *out = batch->hidden + (size_t)batch->added_to[i] * hidden;
+        for (int j = 0; j < hidden; j++)
+            out[j] += added[(size_t)i * hidden + j];
+    }
+    phase_await(phase, batch->added_rows);
+}
+
 /* Rows at consecutive positions of one sequence, few enough that their queries share a pass over keys and values. */
 static void find_spans(struct engine *engine, const struct decoder *decoder, const struct batch *batch)
 {
@@ -243,6 +256,8 @@ static void run_forward(void *argument, int thread)
         linear_phase(engine, phase++, thread, &output);
         linear_phase(engine, phase++, thread, &gate_up);
         linear_phase(engine, phase++, thread, &down);
+        if (i < batch->added_layers && batch->added_rows > 0)
+            add_phase(phase++, batch, decoder->shape.hidden, i);
     }
     if (batch->wanted_rows > 0) {
         struct product head = {

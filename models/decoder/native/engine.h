@@ -13,7 +13,7 @@ enum {
     MOST_ROWS = 256,      /* of one forward */
     MOST_SHARED = 16,     /* queries of several rows that share a pass over keys and values; one row's always do */
     TASKS_PER_THREAD = 4, /* of one phase: enough that a thread that is put aside leaves little undone */
-    PHASES = 6,           /* of one layer */
+    PHASES = 7,           /* of one layer, at most */
 };
 
 /* What callers have to know of this build. */
@@ -64,6 +64,10 @@ struct batch {
     const int32_t *wanted;   /* [wanted_rows]: rows whose logits are wanted */
     int32_t wanted_rows;
     float *logits; /* [wanted_rows, vocab] */
+    const float *added;        /* [added_layers, added_rows, hidden]: to residuals, of the first layer behind it, … */
+    int64_t added_stride;      /* from one layer's to the next one's */
+    const int32_t *added_to;   /* [added_rows]: which rows */
+    int32_t added_rows, added_layers;
 };
 
 /* What a thread works in. */

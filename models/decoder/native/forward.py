@@ -6,10 +6,11 @@ from ctypes import POINTER, cast
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.decoder.batch import BLOCK_SIZE, ForwardBatch
 from models.decoder.config import DecoderConfig
-from models.decoder.frequencies import FIRST_POSITIONS, Rope, grown, rotations
+from models.decoder.frequencies import FIRST_POSITIONS, Rope, column_axes, grown, rotations
 from models.decoder.layers import LayerSpec
 from models.decoder.native.library import BatchStruct, DecoderStruct, Engine, LayerStruct, LinearStruct, ShapeStruct
 from models.decoder.native.packing import Floats, PackedLinear
@@ -116,8 +117,9 @@ class NativeForward:
             starts.extend([len(tables)] * segment.length)
             lengths.extend(range(segment.context + 1, end + 1))
             tables.extend(segment.blocks[: -(-end // BLOCK_SIZE)])
-        longest = max(lengths)
-        rope = np.stack([table.upto(longest)[batch.positions] for table in self._ropes])  # [ropes, rows, …]
+        positions = np.asarray(batch.positions)
+        rope = np.stack([table.rows(positions) for table in self._ropes])  # [ropes, rows, …]
+        added = _Added.of(batch.deepstack)
         wanted: Sequence[int] = range(rows) if batch.logit_rows is None else batch.logit_rows.tolist()
         if not self.has_head:
             wanted = ()
@@ -126,6 +128,7 @@ class NativeForward:
         most = self._engine.limits.rows
         for first in range(0, rows, most):
             last = min(first + most, rows)
+            of_chunk = added.between(first, last)
             here = array("i", [row - first for row in wanted if first <= row < last])
             self._engine.forward(
                 self._decoder,
@@ -143,6 +146,7 @@ class NativeForward:
                     _address(here),
                     len(here),
                     logits[done:].ctypes.data,
+                    *of_chunk.members(),
                 ),
             )
             done += len(here)
@@ -156,16 +160,54 @@ class _Rotations:
         self._rope = rope
         self._head_dim = config.head_dim
         self._limit = config.max_position_embeddings
+        self._axes = column_axes(rope, config.head_dim)
         self._table = self._made(min(FIRST_POSITIONS, self._limit))
 
     def _made(self, length: int) -> Floats:
         return rotations(self._rope, self._head_dim, length).astype(np.float32)
 
-    def upto(self, length: int) -> Floats:
-        """[positions, 3 · head_dim / 2] for at least `length` positions"""
-        if length > len(self._table):
-            self._table = self._made(grown(len(self._table), length, self._limit))
-        return self._table
+    def rows(self, positions: NDArray[np.int64]) -> Floats:
+        """[n] or [axes, n] -> [n, 3 · head_dim / 2]"""
+        longest = int(positions.max()) + 1
+        if longest > len(self._table):
+            self._table = self._made(grown(len(self._table), longest, self._limit))
+        if positions.ndim == 1:
+            return self._table[positions]
+        rows: Floats = self._table[positions[self._axes].T, np.arange(len(self._axes))]
+        return rows
+
+
+class _Added:
+    """What is added to the residuals of some rows behind the first layers."""
+
+    def __init__(self, rows: NDArray[np.int32], features: Floats) -> None:
+        """`rows`: [n], ascending; features: [layers, n, hidden]."""
+        self._rows = rows
+        self._features = features
+
+    @staticmethod
+    def of(deepstack: Sequence[tuple[int, Floats]]) -> "_Added":
+        """As a batch has it."""
+        if not deepstack:
+            return _NOTHING_ADDED
+        rows = [np.arange(first, first + features.shape[1], dtype=np.int32) for first, features in deepstack]
+        return _Added(np.concatenate(rows), np.concatenate([features for _, features in deepstack], axis=1))
+
+    def between(self, first: int, last: int) -> "_Added":
+        """Of these rows, counted from `first`."""
+        if not len(self._rows):
+            return self
+        begin, end = np.searchsorted(self._rows, (first, last))
+        return _Added(self._rows[begin:end] - np.int32(first), self._features[:, begin:end])
+
+    def members(self) -> tuple[int, int, int, int, int]:
+        """Of a `BatchStruct`, for as long as this lives."""
+        rows, features = self._rows, self._features
+        stride = features.strides[0] // features.itemsize
+        return features.ctypes.data, stride, rows.ctypes.data, len(rows), len(features)
+
+
+_NOTHING_ADDED = _Added(np.zeros(0, np.int32), np.zeros((0, 0, 0), np.float32))
 
 
 def _address(values: "array[int]", first: int = 0) -> int:

@@ -110,6 +110,11 @@ class BatchStruct(Structure):
         ("wanted", c_void_p),
         ("wanted_rows", c_int32),
         ("logits", c_void_p),
+        ("added", c_void_p),
+        ("added_stride", c_int64),
+        ("added_to", c_void_p),
+        ("added_rows", c_int32),
+        ("added_layers", c_int32),
     ]
 
 

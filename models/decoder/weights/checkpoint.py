@@ -33,6 +33,9 @@ class SafetensorsCheckpoint:
         self._files = SafetensorsFiles(folder)
         self._packing = packing
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._files or self._packed(name) is not None
+
     def require(self, config: DecoderConfig) -> None:
         def shape_of(name: str, expected: Shape) -> Shape | None:
             """What is packed is seen when it is read."""

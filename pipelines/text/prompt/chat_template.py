@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest
-from pipelines.messages.text import Message
+from pipelines.messages.text import ImagePart, Message, TextPart
 from pipelines.text.prompt.placeholders import Controls, JsonValue, is_placeholder
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
@@ -76,7 +76,7 @@ class ChatTemplate:
     def _plain(self, message: Message) -> dict[str, JsonValue]:
         """The message as templates expect it: content is one string, arguments of a call are an object."""
         role = "system" if message.role == "developer" and not self._knows_developer else message.role
-        plain: dict[str, JsonValue] = {"role": role, "content": "\n".join(part.text for part in message.content)}
+        plain: dict[str, JsonValue] = {"role": role, "content": _text(message)}
         if message.name is not None:
             plain["name"] = message.name
         if message.tool_call_id is not None:
@@ -91,6 +91,14 @@ class ChatTemplate:
                 for call in message.tool_calls
             ]
         return plain
+
+
+def _text(message: Message) -> str:
+    """Raises InvalidRequest for an image."""
+    for part in message.content:
+        if isinstance(part, ImagePart):
+            raise InvalidRequest("this model takes no images", part.field or "messages")
+    return "\n".join(part.text for part in message.content if isinstance(part, TextPart))
 
 
 def _arguments(text: str) -> JsonValue:

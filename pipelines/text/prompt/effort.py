@@ -1,6 +1,16 @@
 """How much there is to prepare in a text request, in the unit of `pipelines.effort`."""
 
-from pipelines.messages.text import ChatPrompt, Message, Prompt, StringPrompt, TextRequest, TokenPrompt
+from pipelines.effort import of_media
+from pipelines.messages.text import (
+    ChatPrompt,
+    ImagePart,
+    Message,
+    Prompt,
+    StringPrompt,
+    TextPart,
+    TextRequest,
+    TokenPrompt,
+)
 
 ITEM = 100  # bytes that a choice, a part of a message or a tool call is worth, however short its text
 
@@ -22,8 +32,9 @@ def _of_prompt(prompt: Prompt) -> int:
 
 def _of_message(message: Message) -> int:
     """A template may write all that a message has."""
-    texts = [part.text for part in message.content]
+    texts = [part.text for part in message.content if isinstance(part, TextPart)]
     texts += [message.name or "", message.tool_call_id or ""]
     for call in message.tool_calls:
         texts += [call.id, call.type, call.function.name, call.function.arguments]
-    return sum(map(len, texts)) + ITEM * max(1, len(message.content) + len(message.tool_calls))
+    pictures = sum(of_media(len(part.data)) for part in message.content if isinstance(part, ImagePart))
+    return sum(map(len, texts)) + pictures + ITEM * max(1, len(message.content) + len(message.tool_calls))

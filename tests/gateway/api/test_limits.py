@@ -35,7 +35,11 @@ SAME: list[tuple[type[Struct], type[Struct], dict[str, str]]] = [
     (EmbeddingsRequest, EmbeddingRequest, {"input_type": "kind", "task": "kind"}),
     (RerankBody, RerankRequest, {"max_tokens_per_doc": "max_tokens_per_document"}),
     (TranscriptionForm, TranscriptionRequest, {"temperature": "temperature"}),
-    (ChunkingStrategy, TranscriptionRequest, {"threshold": "vad_threshold", "silence_duration_ms": "vad_silence_ms"}),
+    (
+        ChunkingStrategy,
+        TranscriptionRequest,
+        {"threshold": "vad_threshold", "silence_duration_ms": "vad_silence_ms", "prefix_padding_ms": "vad_padding_ms"},
+    ),
     (StreamQuery, StreamRequest, {"rate": "rate"}),
     (AudioFormat, StreamRequest, {"rate": "rate"}),
     (StreamQuery, TurnDetection, {name: name for name in TurnDetection.__struct_fields__}),

@@ -23,6 +23,13 @@ def test_silence_is_cut_out_and_times_are_found_again() -> None:
     np.testing.assert_array_equal(window.take(audio)[:5], audio[window.spans[0].start :][:5])
 
 
+@pytest.mark.parametrize("padding", [0, 200, 2000])
+def test_as_much_silence_as_is_asked_for_is_kept_before_speech(padding: int) -> None:
+    (window,) = cut(probabilities((4, 0), (3, 1), (6, 0)), 13 * SAMPLE_RATE, padding_ms=padding)
+    assert window.start == pytest.approx(4 - padding / 1000, abs=0.05)
+    assert window.end == pytest.approx(7.5, abs=0.05)
+
+
 @given(
     st.lists(st.tuples(st.floats(0.05, 40), st.sampled_from([0.0, 0.2, 0.6, 1.0])), min_size=1, max_size=12),
     st.sampled_from([20.0, MAX_SECONDS]),

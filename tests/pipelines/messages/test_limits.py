@@ -46,6 +46,7 @@ LIMITS: list[tuple[type[Struct], dict[str, Any], str, list[Any], list[Any]]] = [
     (TranscriptionRequest, {"path": "a"}, "temperature", [0, 1], [-0.1, 1.1]),
     (TranscriptionRequest, {"path": "a"}, "vad_threshold", [0, 1], [-0.1, 1.1]),
     (TranscriptionRequest, {"path": "a"}, "vad_silence_ms", [32, 10_000], [31, 10_001]),
+    (TranscriptionRequest, {"path": "a"}, "vad_padding_ms", [0, 5_000], [-1, 5_001]),
     (TurnDetection, {}, "threshold", [0, 1], [-0.1, 1.1, math.nan]),
     (TurnDetection, {}, "silence_duration_ms", [32, 10_000], [31, 10_001]),
     (TurnDetection, {}, "prefix_padding_ms", [0, 5_000], [-1, 5_001]),

@@ -8,4 +8,4 @@ from tests.gateway.scripted_app import AppHost, ScriptedApp
 
 @pytest.fixture
 def it(server: AppHost) -> ScriptedApp:
-    return server.app(Embedding(slots=1024, answer=answered), kind="embedding")
+    return server.app(Embedding(slots=1024, answer=answered, images=True), kind="embedding")

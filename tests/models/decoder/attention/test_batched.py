@@ -36,10 +36,6 @@ def scattered(*rows: tuple[int, int]) -> list[Segment]:
     return made
 
 
-def positions(segments: Sequence[Segment]) -> Tensor:
-    return torch.cat([torch.arange(each.context, each.context + each.length) for each in segments])
-
-
 def inputs(rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Queries, and the rows' own keys and values."""
     chance = torch.Generator().manual_seed(1)
@@ -52,7 +48,7 @@ def both(segments: Sequence[Segment], dtype: torch.dtype = torch.float32) -> tup
     queries, own = inputs(rows, dtype)
     one, all_ = filled(dtype), filled(dtype)
     expected, found = torch.zeros_like(queries), torch.zeros_like(queries)
-    tables = RowTables.of(segments, positions(segments), 16)
+    tables = RowTables.of(segments, 16, torch.device("cpu"))
     DecodeAttention(one, [LayerSpec(NO_ROPE)] * LAYERS, segments, queries, expected)(1, own)
     BatchedAttention(all_, [LayerSpec(NO_ROPE)] * LAYERS, tables, queries, found)(1, own)
     return expected, found, one, all_
@@ -111,7 +107,7 @@ def test_a_window_hides_what_is_older(window: int) -> None:
     queries, own = inputs(4, torch.float32)
     cache = filled(torch.float32)
     found = torch.zeros_like(queries)
-    tables = RowTables.of(segments, positions(segments), 16)
+    tables = RowTables.of(segments, 16, torch.device("cpu"))
     layers = [LayerSpec(NO_ROPE), LayerSpec(NO_ROPE, window, scale=0.5)]
     BatchedAttention(cache, layers, tables, queries, found)(1, own)
     keys, values = (each[0] for each in cache.keys_values[1])  # [kv_heads, slots, head_dim], with the rows' own

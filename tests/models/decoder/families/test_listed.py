@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from models.decoder.config import DecoderConfig, from_hf
+from models.decoder.families.layout import HF_LAYOUT, Part, TensorKey
 from models.decoder.families.listed import FAMILIES
+from models.decoder.families.vision import VISION_FORMS
 from models.decoder.gguf_config import from_gguf
 from models.decoder.tensors import tensor_shapes
 from models.errors import ModelLoadError
@@ -16,12 +18,13 @@ from tests.models.decoder.test_config import GGUF, HF
 
 ROOT = Path(__file__).parents[4]
 RECORDS = Path("models/decoder/families")
+FORMS = [form for family in FAMILIES for form in (*family.hf, *([family.gguf] if family.gguf else ()))]
 NAMES = {
-    name
-    for family in FAMILIES
-    for form in (*family.hf, *([family.gguf] if family.gguf else ()))
-    for name in (family.name, form.architecture, getattr(form, "model_type", form.architecture))
+    *(family.name for family in FAMILIES),
+    *(name for form in FORMS for name in (form.architecture, getattr(form, "model_type", None)) if name is not None),
+    *(form.architecture for form in VISION_FORMS),
 }
+BIASES = {"attention_bias": True, "mlp_bias": True}
 DESCRIPTIONS = ("architecture", "architectures", "model_type")
 # What a tokenizer of GGUF is called, which a model of another family may have.
 TOKENIZERS = {"models/tokenizer/tokenizer_gguf.py": {"llama", "qwen2"}}
@@ -101,12 +104,23 @@ def test_comparisons_are_found(text: str) -> None:
 def configs() -> Iterator[DecoderConfig]:
     for family in FAMILIES:
         for form in family.hf:
-            yield from_hf({**HF, "architectures": [form.architecture], "attention_bias": True, "mlp_bias": True})
+            if form.architecture is not None:
+                yield from_hf({**HF, "architectures": [form.architecture], **BIASES})
         if family.gguf:
             architecture = family.gguf.architecture
             metadata = {key.replace("llama", architecture): value for key, value in GGUF.items()}
             metadata["general.architecture"] = architecture
             yield from_gguf(metadata, rope_factors=None, tied=False)
+
+    for whole in VISION_FORMS:
+        for kind in whole.decoders:
+            text = {**HF, "model_type": kind, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}, **BIASES}
+            if kind not in ("qwen2_5_vl_text", "qwen3_vl_text"):
+                del text["rope_scaling"]
+            for place in whole.places:
+                names = {HF_LAYOUT.at(place).name(TensorKey(Part.EMBEDDING))}
+                described = {"architectures": [whole.architecture], "text_config": {**text, "head_dim": 16}}
+                yield from_hf(described, names)
 
 
 def test_each_tensor_has_a_name_of_its_own_in_every_form_of_every_family() -> None:
@@ -120,7 +134,8 @@ def test_each_tensor_has_a_name_of_its_own_in_every_form_of_every_family() -> No
 
 def test_no_two_families_have_a_name_together() -> None:
     for kind in ("architecture", "model_type"):
-        names = [getattr(form, kind) for family in FAMILIES for form in family.hf]
+        named = [getattr(form, kind) for form in (*VISION_FORMS, *(form for family in FAMILIES for form in family.hf))]
+        names = [name for name in named if name is not None]
         assert len(set(names)) == len(names)
     gguf = [family.gguf.architecture for family in FAMILIES if family.gguf]
     assert len(set(gguf)) == len(gguf)

@@ -40,13 +40,13 @@ def _every_other(fields: Fields, with_rope: Sequence[bool]) -> Sequence[bool]:
 # q, k and v are one, in both forms; each norm's weight is less one in safetensors; q and k rows are Llama's in
 # safetensors and another way round in GGUF.
 OURS: Names = {
-    **{part: name.replace("model.", "body.").replace("layers", "h") for part, name in HF_NAMES.items()},
-    Part.QKV: "body.h.{}.attention.projection",
-    Part.DOWN: "body.h.{}.ff.out",
+    **{part: f"the.{name.replace('model.', 'body.').replace('layers', 'h')}" for part, name in HF_NAMES.items()},
+    Part.QKV: "the.body.h.{}.attention.projection",
+    Part.DOWN: "the.body.h.{}.ff.out",
 }
 PLANET = Family(
     "planet",
-    hf=(HFForm("PlanetForCausalLM", "planet", Layout(OURS, prefix="the.", interleaved=True, norm_offset=1.0)),),
+    hf=(HFForm("PlanetForCausalLM", "planet", Layout(OURS, interleaved=True, norm_offset=1.0)),),
     gguf=GGUFForm("planet", Layout({**GGUF_NAMES, Part.QKV: "blk.{}.attn_qkv", Part.DOWN: "blk.{}.ffn_out"})),
     defaults={"rms_norm_eps": HF["rms_norm_eps"]},
     slides=_every_other,
@@ -117,7 +117,7 @@ def test_safetensors(tmp_path: Path, quantization: str | None, planet: Family) -
             new,
             {key: value for key, value in {**HF, **window}.items() if key != "rms_norm_eps"}
             | {"architectures": ["PlanetForCausalLM"]},
-            {f"the.{name}": torch.from_numpy(np.ascontiguousarray(value)) for name, value in stored.items()},
+            {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in stored.items()},
         ),
     ):
         folder.mkdir()
