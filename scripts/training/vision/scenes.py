@@ -72,6 +72,10 @@ class Scenes:
         self._others = [at for at, thing in enumerate(things) if not thing.core]
         self._core_share = core if self._others else 1.0
 
+    def of(self, *, core: float) -> "Scenes":
+        """The same with another share of the core."""
+        return Scenes(self.things, self._drawings, core=core)
+
     def draw(
         self, choose: random.Random, kind: Kind | None = None, *, split: Split = "train", style: int | None = None
     ) -> tuple[Scene, Pixels]:

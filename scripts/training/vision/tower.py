@@ -12,6 +12,14 @@ from scripts.training.vision import EDGE
 HIDDEN = 576  # of the language model
 ROWS = 16  # of a picture, which the language model reads as tokens
 SHUFFLE = 2
+VISION = {
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "image_size": EDGE,
+    "patch_size": 8,
+}
 # The reserved tokens of the language model's vocabulary that stand around a picture and for it. No embedding is new.
 AROUND, GLOBAL, IMAGE = "<jupyter_start>", "<jupyter_output>", "<empty_output>"
 
@@ -20,14 +28,7 @@ def describe() -> Any:
     from transformers import Idefics3Config
 
     config = Idefics3Config(
-        vision_config={
-            "hidden_size": 256,
-            "intermediate_size": 1024,
-            "num_hidden_layers": 6,
-            "num_attention_heads": 4,
-            "image_size": EDGE,
-            "patch_size": 8,
-        },
+        vision_config=VISION,
         text_config={"model_type": "llama", "hidden_size": HIDDEN, "num_attention_heads": 9},
         scale_factor=SHUFFLE,
     )
