@@ -188,6 +188,8 @@ def backend_error(error: BackendError | Failed) -> ApiError:
             return deadline_exceeded()
         case "worker_lost":
             return worker_lost(began=not retryable)
+        case "model_unavailable":
+            return ApiError(503, error.message, code=code, headers={"x-should-retry": "false"})
         case "invalid_output":
             return ApiError(500, error.message, code=code, headers={"x-should-retry": "false"})
         case "internal_error":

@@ -33,6 +33,7 @@ class Timeline(Struct):
     completion_tokens: int = 0
     cached_tokens: int = 0
     worker_prepare: float = 0.0
+    worker_encode: float = 0.0
     worker_queue: float = 0.0
     worker_prefill: float = 0.0
     worker_decode: float = 0.0
@@ -91,16 +92,18 @@ class Phases(Struct, frozen=True):
     prepare: float
     compute: float
     total: float  # arrival -> now
+    encode: float = 0.0  # of the images that a chat shows, with the wait for it
 
 
 def phases(timeline: Timeline) -> Phases:
     """To be called when the terminal event is in hand."""
-    prepare, queue = timeline.worker_prepare, timeline.worker_queue
+    prepare, encode, queue = timeline.worker_prepare, timeline.worker_encode, timeline.worker_queue
     return Phases(
         queue=(_admission_wait(timeline) or 0.0) + queue,
         prepare=prepare,
-        compute=max(0.0, timeline.worker_total - prepare - queue),
+        compute=max(0.0, timeline.worker_total - prepare - encode - queue),
         total=(timeline.ended or monotonic()) - timeline.arrival,
+        encode=encode,
     )
 
 
@@ -110,6 +113,7 @@ class Intervals(Struct, frozen=True):
     admission_wait: float | None = None
     queue: float | None = None
     prepare: float | None = None
+    encode: float | None = None
     batch_wait: float | None = None
     ttft: float | None = None
     itl: tuple[float, ...] = ()
@@ -147,8 +151,9 @@ def intervals(timeline: Timeline) -> Intervals:
     handed = (timeline.opened or timeline.slot) - timeline.arrival
     return Intervals(
         admission_wait=_admission_wait(timeline),
-        queue=handed + timeline.worker_prepare + timeline.worker_queue if worker else None,
+        queue=handed + timeline.worker_prepare + timeline.worker_encode + timeline.worker_queue if worker else None,
         prepare=timeline.worker_prepare if worker else None,
+        encode=timeline.worker_encode or None if worker else None,
         batch_wait=timeline.worker_queue if worker else None,
         ttft=min(events[0][0] for events in stamps) - timeline.arrival if stamps else None,
         itl=tuple(chain.from_iterable(map(_gaps, stamps))),

@@ -31,6 +31,7 @@ class Kind:
     endpoints: Sequence[str]  # Litestar's controllers
     signs: Signs  # by which a model's files are known; where there are none, `kind` has to be configured
     metrics: Sequence[Metric] = ()  # that its models have beside the common ones
+    inputs: Sequence[str] = ("text",)  # what all its models take; some take images, too (`Ready.images`)
     first: bool = False  # loaded before the other kinds, with all cores to itself
     prepare: str | None = None  # does before the first start what can be; a function of the spec -> whether it had to
 
@@ -76,6 +77,7 @@ AUDIO = Kind(
     endpoints=("gateway.api.audio.routes:AudioController", "gateway.api.live.routes:RealtimeController"),
     signs=Signs(config_keys=("alignment_heads",), model_types=("whisper",)),
     metrics=audio.METRICS,
+    inputs=("audio",),
 )
 
 IMAGE = Kind(
@@ -88,6 +90,7 @@ IMAGE = Kind(
     endpoints=("gateway.api.images.routes:ImagesController",),
     signs=Signs(members=("model_index.json",)),
     metrics=image.METRICS,
+    inputs=("text", "image"),
 )
 
 KINDS = {kind.name: kind for kind in (TEXT, EMBEDDING, AUDIO, IMAGE)}

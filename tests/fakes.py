@@ -10,6 +10,8 @@ that start with "!" steer it (of a chat, those of the last message), for example
                  each strikes in the request's second step, or the Nth with "=N"
     streams      !stream: goes on with the words of each `Audio` fed, ends at its `End`
 
+Images of a chat are words, too, of their length and detail, where `spec.source` is "fake:sees".
+
 `spec.source` steers loading: "fake:" loads at once, "fake:missing" can never load, "fake:flaky:PATH" fails until the
 file exists (and makes it), "fake:slow:SECONDS", "fake:broken:HOW" ends as LOAD_FAULTS has it,
 "fake:broken-by:PATH" fails while the file exists.
@@ -34,6 +36,7 @@ from pipelines.messages.text import (
     ChoiceDone,
     Delta,
     FinishReason,
+    Part,
     Prompt,
     StringPrompt,
     TextOptions,
@@ -153,7 +156,8 @@ class FakePipeline:
             case ["fake", "broken", how]:
                 LOAD_FAULTS[how]()
         slots = spec.options.max_num_seqs
-        return cls(slots), Ready(slots=slots, context_length=4096, details={"device": "none"})
+        sees = spec.source == "fake:sees"
+        return cls(slots), Ready(slots=slots, context_length=4096, details={"device": "none"}, images=sees)
 
     # --- pool threads -------------------------------------------------------------------------------------------------
 
@@ -315,9 +319,13 @@ def prompt_words(prompt: Prompt) -> list[str]:
             return text.split()
         case ChatPrompt(messages=messages):
             parts = messages[-1].content if messages else []
-            return " ".join(part.text for part in parts if isinstance(part, TextPart)).split()
+            return " ".join(_words(part) for part in parts).split()
         case _:
             return [f"t{id}" for id in prompt.ids]
+
+
+def _words(part: Part) -> str:
+    return part.text if isinstance(part, TextPart) else f"image:{len(part.data)}:{part.detail}"
 
 
 def _directive(word: str) -> tuple[str, str]:

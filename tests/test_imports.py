@@ -64,6 +64,10 @@ WITH_TORCH = (
     "models.embedder.onnx_build",
     "models.embedder.torch_modules",
     "models.files.safetensors",
+    "models.vision.mmproj_weights",
+    "models.vision.processor",
+    "models.vision.tower",
+    "models.vision.tower_loading",
     "pipelines.image",
 )
 # Of those that are free of torch, the ones with a function that imports it, or a module with it: where it runs the
@@ -73,6 +77,10 @@ WHEN_CALLED = {
     "models.decoder.logits",
     "models.device",
     "models.embedder.onnx_exporter",
+    "models.vision.families.llava_onevision",
+    "models.vision.folder",
+    "models.vision.loading",
+    "models.vision.mmproj",
     "pipelines.text.cache.memory",
     "pipelines.text.runner",
 }

@@ -5,7 +5,7 @@ served from its folder.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,10 @@ class Tiny:
     config: Callable[[Mapping[str, int]], Mapping[str, Any]]  # ids of tokens -> keys of config.json
     tokenizer: Mapping[str, str] = field(default_factory=dict)  # special tokens that the processor asks it for
     processor: Mapping[str, Any] = field(default_factory=dict)  # its own settings
+    processor_class: str = ""  # where it is not the family's
 
 
-FAMILIES: Mapping[str, Tiny] = {
+_FAMILIES: Mapping[str, Tiny] = {
     "idefics3": Tiny(
         "Idefics3",
         special=("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *_TILE_ROWS),
@@ -184,6 +185,17 @@ FAMILIES: Mapping[str, Tiny] = {
 }
 
 
+FAMILIES: Mapping[str, Tiny] = {
+    **_FAMILIES,
+    "smolvlm": replace(
+        _FAMILIES["idefics3"],
+        classes="SmolVLM",
+        image_processor="SmolVLMImageProcessorPil",
+        processor_class="Idefics3Processor",  # its own does the same, but wants a package for videos
+    ),
+}
+
+
 def _qwen_ids(ids: Mapping[str, int]) -> dict[str, int]:
     return {
         "image_token_id": ids["<|image_pad|>"],
@@ -254,7 +266,7 @@ def processor(family: str, folder: Path) -> Any:
     """transformers' own, of text and pictures: what it makes of a prompt is what ours have to make of it."""
     tiny = FAMILIES[family]
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
-    kind = getattr(transformers, f"{tiny.classes}Processor")
+    kind = getattr(transformers, tiny.processor_class or f"{tiny.classes}Processor")
     # Some want a processor of videos too, all of which want torchvision.
     unchecked = type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda *_: None})
     return unchecked(image_processor=image_processor(family), tokenizer=tokenizer, **tiny.processor)

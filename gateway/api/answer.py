@@ -62,10 +62,11 @@ class Timing(Struct, frozen=True):
     prepare: float
     compute: float
     total: float
+    encode: float | UnsetType = UNSET  # where a chat shows images
 
 
 def timing(spent: Phases) -> Timing:
-    seconds = (spent.queue, spent.prepare, spent.compute, spent.total)
+    seconds = (spent.queue, spent.prepare, spent.compute, spent.total, *((spent.encode,) if spent.encode else ()))
     return Timing(*(round(each * 1e3, 3) for each in seconds))
 
 

@@ -13,6 +13,7 @@ from gateway.errors import model_not_found
 from gateway.http.endpoints import serves
 from gateway.requests.fleet import Fleet, ModelStatus, Readiness, UnknownModel
 from gateway.requests.routing import Route
+from pipelines.kinds import KINDS
 from pipelines.messages.sampling import SamplingDefaults
 
 _STARTED = int(time())
@@ -40,6 +41,7 @@ class ModelCard(Struct, frozen=True):
     slots: int = 0  # requests' units that run at once, over all replicas; 0 while none is ready
     max_model_len: int | None = None
     load_seconds: float | None = None  # what the last load took
+    input_modalities: list[str] | None = None  # text, image, audio: what a request may hold
     default_sampling: SamplingDefaults | None = None  # of a text model: what holds where a request does not say
     details: dict[str, str] = {}  # how it runs: device, dtype, attention, …
     reason: str | None = None  # why it is not ready
@@ -155,6 +157,7 @@ def _card(route: Route, name: str) -> ModelCard:
     return structs.replace(
         card,
         max_model_len=ready.context_length,
+        input_modalities=[*KINDS[route.kind].inputs, *(["image"] if ready.images else [])],
         load_seconds=round(ready.load_seconds, 3),
         default_sampling=ready.sampling,
         details=ready.details,

@@ -14,7 +14,7 @@ from gateway.config import config_file, environment
 from gateway.config.config_file import ConfigFile
 from gateway.config.environment import VariableError
 from gateway.config.validation import explain
-from gateway.uploads.location import BadLocation, parse_host
+from gateway.location import BadLocation, parse_host
 from models.errors import ModelLoadError
 from models.files.catalog import EMBEDDED, OWN
 from models.files.signs import detect_kind

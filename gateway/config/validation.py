@@ -81,12 +81,19 @@ def _structs(of: object) -> Iterator[type[Struct]]:
             yield from _structs(arg)
 
 
+def _container(of: object) -> object:
+    """The list or table among the types of a union; anything else as it is."""
+    if get_origin(of) in (Union, UnionType):
+        return next((arg for arg in map(bare, get_args(of)) if get_origin(arg) in (list, dict)), object)
+    return of
+
+
 def _descend(of: object, steps: list[str | None]) -> object:
     """The type at the end of a path; `None` among the steps stands for an element."""
     for step in steps:
         of = bare(of)
         if step is None:
-            args = get_args(of)
+            args = get_args(_container(of))
             of = args[-1] if args else object
         else:
             found = (f.type for s in _structs(of) for f in msgspec.structs.fields(s) if f.encode_name == step)

@@ -228,12 +228,13 @@ class Dispatcher:
 
 def timing_header(spent: Phases) -> bytes:
     """Milliseconds, as a dictionary of structured fields (RFC 9651)."""
-    return b"queue=%.3f, prepare=%.3f, compute=%.3f, total=%.3f" % (
+    parts = b"queue=%.3f, prepare=%.3f, compute=%.3f, total=%.3f" % (
         spent.queue * 1e3,
         spent.prepare * 1e3,
         spent.compute * 1e3,
         spent.total * 1e3,
     )
+    return parts + b", encode=%.3f" % (spent.encode * 1e3) if spent.encode else parts
 
 
 async def _to_the_end(send: Send, message: Message) -> None:

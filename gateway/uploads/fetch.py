@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Protocol
 from urllib.parse import urljoin
 
+from gateway.location import BadLocation, Hosts, Location, parse_location
 from gateway.uploads.addresses import Address, Network, Resolve, Unresolved, is_public, resolve
-from gateway.uploads.location import BadLocation, Hosts, Location, parse_location
 
 MAX_REDIRECTS = 3
 REDIRECTS = (301, 302, 303, 307, 308)

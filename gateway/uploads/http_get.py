@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 import httpcore
 
 from gateway import __version__
+from gateway.location import Location
 from gateway.uploads.addresses import Address
-from gateway.uploads.location import Location
 
 CONNECT_S = 3.0  # for each address but the last
 
@@ -30,13 +30,13 @@ async def get(location: Location, addresses: Sequence[Address], context: ssl.SSL
         port=location.port,
         target=location.target.encode(),
     )
-    headers = {
-        "Host": location.authority,
-        "Accept": "image/*",
-        "Accept-Encoding": "identity",
-        "User-Agent": f"multimodal-gateway/{__version__}",
-        "Connection": "close",
-    }
+    headers: list[tuple[bytes | str, bytes | str]] = [
+        ("Host", location.authority),
+        ("Accept", "image/*"),
+        ("Accept-Encoding", "identity"),
+        ("User-Agent", f"multimodal-gateway/{__version__}"),
+        ("Connection", "close"),
+    ]
     try:
         with _errors():
             response = await connection.handle_async_request(httpcore.Request(b"GET", url, headers=headers))

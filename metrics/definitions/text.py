@@ -1,6 +1,6 @@
 """What is measured of text models."""
 
-from metrics.metric import counter, interval, metrics_of, span, worker_counter, worker_gauge
+from metrics.metric import ROWS, counter, interval, metrics_of, span, worker_counter, worker_gauge
 
 TTFT = interval(
     "ttft",
@@ -74,5 +74,44 @@ ACCEPTED_AT = worker_counter(
 DRAFT_SECONDS = worker_counter("draft_seconds", "seconds", "Time spent on proposals, by proposer", label="proposer")
 DRAFT_KV_BLOCKS = worker_gauge("draft_kv_blocks", "blocks", "Blocks of the draft model's KV pool")
 DRAFT_KV_BLOCKS_USED = worker_gauge("draft_kv_blocks_used", "blocks", "Its blocks that sequences hold")
+
+# --- images in chats --------------------------------------------------------------------------------------------------
+
+ENCODE = interval(
+    "encode",
+    "Encoding of a chat's images, with the wait for it",
+    "prepared",
+    "all of its images are encoded, or found in the encoder cache",
+    span(1e-4, 100),
+    note="Finished requests that show images. Decoding and resizing them is in prepare_seconds.",
+)
+ENCODER_STEP = interval(
+    "encoder_step",
+    "Encoder step time, by images",
+    "step begins",
+    "its results are on the host",
+    span(1e-3, 100),
+    note="Those of step_seconds of the kind encode.",
+    label="rows",
+    values=ROWS,
+    steps="encode",
+)
+VISION_IMAGES = worker_counter(
+    "vision_images", "images", "Images of prepared chats", note="One that a request shows twice is one."
+)
+VISION_TOKENS = worker_counter("vision_tokens", "tokens", "Prompt tokens that stand for images, separators among them")
+VISION_PREPARE_SECONDS = worker_counter(
+    "vision_prepare_seconds",
+    "seconds",
+    "Time spent on decoding, resizing and normalising images",
+    note="Divided by vision_images: the mean of one.",
+)
+ENCODER_CACHE_QUERIES = worker_counter(
+    "encoder_cache_queries", "images", "Images looked up among those that are encoded"
+)
+ENCODER_CACHE_HITS = worker_counter(
+    "encoder_cache_hits", "images", "Those of them that were there, or about to be for another request"
+)
+ENCODER_CACHE_BYTES = worker_gauge("encoder_cache_bytes", "bytes", "Encoded images that are kept or held by requests")
 
 METRICS = metrics_of(globals())

@@ -89,6 +89,11 @@ class Tokenizer:
         vocab: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
         return {token: id for token, id in vocab.items() if token not in self._aliases}
 
+    def spelling(self, id: int) -> str:
+        """The token as the tokenizer spells it, "" for an id that none has."""
+        token: str | None = self._backend.id_to_token(id)
+        return token or ""
+
     def token_bytes(self, id: int) -> bytes:
         """The raw bytes that a token stands for, maybe a part of a character; b"" for special tokens.
 

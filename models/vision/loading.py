@@ -1,7 +1,7 @@
 """From files to what a model sees with.
 
 `path` is a folder as transformers saves a model: a whole one's, or one that holds the half that sees alone, for a
-language model of other files. The latter has
+language model of other files; or a GGUF file that holds this half (`mmproj`). Such a folder has
 
 - `config.json`: the class of a family, its `vision_config`, `text_config` with the language model's `hidden_size`, and
   ids of the tokens in that model's vocabulary, all special ones (the families' modules say which; of Idefics 3 also
@@ -12,24 +12,17 @@ language model of other files. The latter has
 - `model.safetensors`: the weights, by the names of transformers' class.
 """
 
-import logging
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from models.errors import ModelLoadError
-from models.files.description import read_json
 from models.files.fields import Fields
-from models.files.safetensors_header import read_header
 from models.tokenizer.tokenizer import Tokenizer
-from models.vision.families.family import Description, Family, kind_of_tower, require_sizes
-from models.vision.families.listed import of_class
+from models.vision.families.family import Description, kind_of_tower, require_sizes
+from models.vision.folder import read_folder
+from models.vision.half import Half
 from models.vision.image import ImageProcessor, Tower
+from models.vision.mmproj import read_mmproj
 from models.vision.vision import Vision
-
-log = logging.getLogger(__name__)
-
-_INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 
 
 def load_vision(
@@ -46,15 +39,10 @@ def load_vision(
     `hidden_size`, `tokenizer`: of the language model. `threads`: of kernels, torch's process-wide; None: as they are.
     Raises ModelLoadError naming what is not supported.
     """
-    config = read_json(path / "config.json")
-    family = None if config is None else _family(config)
-    if config is None or family is None or not _has_weights(path, family):
+    half = read_mmproj(path, tokenizer) if path.is_file() else read_folder(path)
+    if half is None:
         return None
-    settings, where = _settings(path)
-    if settings is None:
-        log.warning("%s has no preprocessor_config.json: no pictures can be made ready for it", path)
-        return None
-    description = _describe(family, config, settings, where, tokenizer)
+    family, description = half.family, _describe(half, tokenizer)
     width = family.width(description)
     if width not in (None, hidden_size):
         raise ModelLoadError(f"{path}: its rows are {width} wide, where the language model has {hidden_size}")
@@ -63,18 +51,18 @@ def load_vision(
     def load_processor() -> ImageProcessor:
         from models.vision.processor import FamilyProcessor
 
-        return FamilyProcessor(family, settings, tokens, where)
+        return FamilyProcessor(family, half.settings, tokens, half.settings_where)
 
     def load_tower() -> Tower:
         from models.vision.tower_loading import load_tower
 
-        return load_tower(family, path, hidden_size, device=device, dtype=dtype, threads=threads)
+        return load_tower(half, hidden_size, device=device, dtype=dtype, threads=threads)
 
     return Vision(
         family=family.name,
         placeholder=tokens.placeholder,
         bidirectional=family.bidirectional,
-        chat_template=_chat_template(path),
+        chat_template=half.chat_template,
         positions=family.positions,
         load_processor=load_processor,
         load_tower=load_tower,
@@ -82,51 +70,14 @@ def load_vision(
     )
 
 
-def _family(config: Mapping[str, Any]) -> Family | None:
-    fields = Fields(config, "config.json")
-    architectures = fields.items("architectures", str, "texts")
-    return of_class(architectures[0] if architectures else None, fields.text("model_type", "none"))
-
-
-def _has_weights(folder: Path, family: Family) -> bool:
-    """Whether there is any of them: the language half of a model is often given alone, with the config of both."""
-    index = read_json(folder / _INDEX)
-    if index is not None:
-        names = list(Fields(index, str(folder / _INDEX)).table("weight_map") or {})
-    else:
-        names = list(read_header(folder / _WHOLE)) if (folder / _WHOLE).is_file() else []
-    begin = tuple(each for theirs in family.weights.values() for each in theirs)
-    return any(name.startswith(begin) for name in names)
-
-
-def _settings(folder: Path) -> tuple[Mapping[str, Any] | None, str]:
-    """The image processor's, and where they are: newer files have them with the rest of the processor's."""
-    whole = folder / "processor_config.json"
-    inner = Fields(read_json(whole) or {}, str(whole)).table("image_processor")
-    if inner is not None:
-        return inner, str(whole)
-    alone = folder / "preprocessor_config.json"
-    return read_json(alone), str(alone)
-
-
-def _describe(
-    family: Family, config: Mapping[str, Any], settings: Mapping[str, Any], where: str, tokenizer: Tokenizer
-) -> Description:
-    fields = Fields(config, f"config.json of {family.classes}")
+def _describe(half: Half, tokenizer: Tokenizer) -> Description:
+    """Raises ModelLoadError."""
+    fields = Fields(half.config, half.where)
     table = fields.table("vision_config")
     if table is None:
         raise ModelLoadError(f"{fields.where} lacks vision_config")
     of_vision = f"{fields.where}, vision_config"
-    kind = kind_of_tower(family, table, of_vision)
-    vision = Fields({**family.towers[kind], **table}, of_vision)
+    kind = kind_of_tower(half.family, table, of_vision)
+    vision = Fields({**half.family.towers[kind], **table}, of_vision)
     require_sizes(vision)
-    return Description(fields, vision, Fields(settings, where), tokenizer, kind)
-
-
-def _chat_template(folder: Path) -> str | None:
-    """The processor's, which knows of pictures, where it has one of its own."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text()
-    older = folder / "chat_template.json"
-    return Fields(read_json(older) or {}, str(older)).text("chat_template", "") or None
+    return Description(fields, vision, Fields(half.settings, half.settings_where), tokenizer, kind)

@@ -63,7 +63,7 @@ class FamilyProcessor:
         digest = blake2b(digest_size=16)
         settings = {**self._settings, "overrides": dict(overrides), "shape": rgb.shape}
         digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
-        digest.update(np.ascontiguousarray(rgb))
+        digest.update(np.ascontiguousarray(rgb).data)
         return digest.digest()
 
 

@@ -13,10 +13,14 @@ from models.vision.image import EncodedImage, PreparedImage
 
 
 class FamilyTower:
-    """A Tower. On a CPU each picture is encoded by itself; on a GPU those of equal shape, or all where they can be one
-    sequence."""
+    """A Tower."""
 
-    def __init__(self, family: Family, model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, family: Family, model: nn.Module, device: torch.device, dtype: torch.dtype, *, together: bool
+    ) -> None:
+        """`together`: encode pictures of equal shape at once, or all of them where they can be one sequence; else each
+        by itself."""
+        self._together = together
         self._family = family
         self._model = model
         self._device = device
@@ -32,7 +36,7 @@ class FamilyTower:
 
     def _groups(self, images: Sequence[PreparedImage]) -> list[list[int]]:
         """Indices of those that are encoded together."""
-        if self._device.type == "cpu":
+        if not self._together:
             return [[index] for index in range(len(images))]
         groups: dict[object, list[int]] = {}
         for index, image in enumerate(images):

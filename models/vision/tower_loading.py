@@ -1,8 +1,6 @@
 """From a checkpoint to the part of it that sees."""
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +9,8 @@ from torch import Tensor, nn
 
 from models.device import choose_device, choose_dtype, multiplies_bf16
 from models.errors import ModelLoadError
-from models.files.safetensors import SafetensorsFiles
 from models.vision.families.family import Family
+from models.vision.half import Half, Weights
 from models.vision.tower import FamilyTower
 
 _NOT_OURS = ("dtype", "torch_dtype", "quantization_config", "attn_implementation", "_attn_implementation")
@@ -21,17 +19,24 @@ _SMALL = {"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads
 
 
 def load_tower(
-    family: Family, folder: Path, hidden_size: int, *, device: str, dtype: str | None, threads: int | None
+    half: Half,
+    hidden_size: int,
+    *,
+    device: str = "auto",
+    dtype: str | None = None,
+    threads: int | None = None,
+    together: bool | None = None,
 ) -> FamilyTower:
     """`hidden_size`: of the language model. `dtype`: as its own, but float32 on a processor that has no products in
-    bfloat16. Raises ModelLoadError naming what is missing, or of a wrong shape."""
+    bfloat16. `together`: see FamilyTower; None: on a GPU. Raises ModelLoadError naming what is missing, or of a wrong
+    shape."""
     if threads is not None:
         torch.set_num_threads(threads)
     place, kind = choose_device(device), choose_dtype(dtype)
     if place.type == "cpu" and not multiplies_bf16():
         kind = torch.float32
-    files = SafetensorsFiles(folder)
-    model = _build(family, folder, hidden_size)
+    family, files = half.family, half.open_weights()
+    model = _build(half, hidden_size)
     weights = {
         name: _weight(files, _names(family, name), tuple(parameter.shape)).to(place, kind)
         for name, parameter in model.state_dict().items()
@@ -39,12 +44,13 @@ def load_tower(
     model.load_state_dict(weights, assign=True)
     _make_buffers(model)
     model.requires_grad_(False)
-    return FamilyTower(family, model.to(place).eval(), place, kind)
+    together = place.type != "cpu" if together is None else together
+    return FamilyTower(family, model.to(place).eval(), place, kind, together=together)
 
 
-def _build(family: Family, folder: Path, hidden_size: int) -> Any:
+def _build(half: Half, hidden_size: int) -> Any:
     """Without weights, and without its language model. Raises ModelLoadError."""
-    config = json.loads((folder / "config.json").read_bytes())  # the library tells 1.0 from 1
+    family, config = half.family, half.as_written
     vision = {key: value for key, value in config["vision_config"].items() if key not in _NOT_OURS}
     if "" in family.towers:
         vision.pop("model_type", None)  # of which older files have another
@@ -58,7 +64,7 @@ def _build(family: Family, folder: Path, hidden_size: int) -> Any:
         with torch.device("meta"):
             model = getattr(transformers, f"{family.classes}Model")(described)
     except Exception as error:  # whatever this config makes the library's code do
-        raise ModelLoadError(f"{folder}: no tower can be made by its config.json: {error}") from error
+        raise ModelLoadError(f"{half.where}: no tower can be made by it: {error}") from error
     setattr(model, family.language, nn.Identity())
     return model
 
@@ -71,7 +77,7 @@ def _names(family: Family, name: str) -> list[str]:
     return [name]
 
 
-def _weight(files: SafetensorsFiles, names: Sequence[str], shape: tuple[int, ...]) -> Tensor:
+def _weight(files: Weights, names: Sequence[str], shape: tuple[int, ...]) -> Tensor:
     name = next((name for name in names if name in files), None)
     if name is None:
         raise ModelLoadError(f"{files.where} lacks the tensor {names[0]}")

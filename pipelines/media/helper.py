@@ -14,6 +14,7 @@ from traceback import format_exc, print_exc
 from typing import NoReturn
 
 import msgspec
+from PIL import AvifImagePlugin
 
 from models.privacy import silence
 from pipelines.base import InvalidRequest
@@ -98,6 +99,7 @@ def connect() -> socket.socket:
     parser.add_argument("--fd", type=int, required=True, help="an inherited socket to the worker")
     descriptor: int = parser.parse_args().fd
     limits.confine()
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # as of the other libraries: each thread takes address space
     os.set_inheritable(descriptor, False)
     return socket.socket(fileno=descriptor)
 

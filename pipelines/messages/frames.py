@@ -29,6 +29,7 @@ ErrorCode = Literal[
     "deadline_exceeded",
     "worker_lost",  # the process that ran it is gone; set by the gateway
     "invalid_output",  # the model's result is no number: another try gives the same
+    "model_unavailable",  # a part of the model that the request needs can't be loaded
     "internal_error",
 ]
 
@@ -121,7 +122,7 @@ class Usage(Struct, frozen=True):
 
 
 class Timing(Struct, frozen=True):
-    """Seconds inside the worker. `queue`: prepared -> first step that has it, without what its images took."""
+    """Seconds inside the worker. `queue`: prepared, or all images encoded -> first step that has it."""
 
     prepare: float = 0.0
     queue: float = 0.0
@@ -144,6 +145,7 @@ class Done(base.Event, frozen=True, tag="done"):
         timeline.completion_tokens = usage.completion_tokens
         timeline.cached_tokens = usage.cached_tokens
         timeline.worker_prepare = timing.prepare
+        timeline.worker_encode = timing.encode
         timeline.worker_queue = timing.queue
         timeline.worker_prefill = timing.prefill
         timeline.worker_decode = timing.decode

@@ -3,6 +3,8 @@
 from collections.abc import Sequence as Rows
 from time import monotonic
 
+import numpy as np
+
 from metrics.definitions import text as metrics
 from metrics.definitions.common import DEVICE_MEMORY
 from metrics.metric import GaugeSeries
@@ -12,7 +14,9 @@ from models.decoder.native.library import library
 from models.device import multiplies_bf16
 from models.errors import ModelLoadError
 from models.files.source import resolve
+from models.vision.vision import Vision
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket, non_finite
+from pipelines.media.decoder import MediaDecoder
 from pipelines.messages.frames import Event, Failed, ModelSpec, Ready, Stats, StepReport
 from pipelines.messages.text import ProposerKind, TextOptions, TextRequest
 from pipelines.text.cache.block_manager import BlockManager
@@ -38,6 +42,8 @@ from pipelines.text.sample.defaults import sampling_defaults
 from pipelines.text.scheduler import Scheduler
 from pipelines.text.sequence import Sequence, State
 from pipelines.text.speculative import Proposer, Speculation
+from pipelines.text.vision.encoder import ImageEncoder
+from pipelines.text.vision.prepare import ImagePreparer
 
 
 class TextPipeline:
@@ -49,6 +55,7 @@ class TextPipeline:
         """`draft`: the model that proposes. `source`: what the model was loaded from. Raises ModelError where options,
         models and machine do not fit together."""
         decoder, tokenizer = model.decoder, model.tokenizer
+        self._encoder = None if model.vision is None else _image_encoder(model.vision, decoder, options)
         size = _cache_size(decoder, options, draft)
         self._decoder = decoder
         self._options = options
@@ -64,27 +71,33 @@ class TextPipeline:
         self._blocks = BlockManager(size.num_blocks, self._runner.block_size)
         self._scheduler = _scheduler(self._blocks, decoder.tile, options, size, self._speculation)
         vocabulary = Vocabulary(tokenizer, decoder.config.vocab_size)
-        template = tokenizer.chat_template
+        vision = model.vision
+        template = (vision and vision.chat_template) or tokenizer.chat_template
         self._sampling = sampling_defaults(options.sampling, model.generation.sampling, source)
         self._preparer = Preparer(
             tokenizer,
             vocabulary,
             self._sampling,
             model.generation.eos_ids,
-            None if template is None else ChatTemplate(template, tokenizer.special_tokens, tokenizer.controls),
+            None
+            if template is None
+            else ChatTemplate(template, tokenizer.special_tokens, tokenizer.controls, sees=vision is not None),
             max_model_len=size.max_model_len,
             block_size=self._runner.block_size,
             options=options,
             proposers=tuple(proposers),
+            images=None if vision is None else _image_preparer(vision, tokenizer.spelling(vision.placeholder), options),
         )
         self._postprocessor = Postprocessor(vocabulary)
         self._max_model_len = size.max_model_len
+        self._sees = "off" if vision is None else vision.family
+        self._encoded = False  # whether the last step did
         self._unchecked = False  # whether sequences have run since the blocks were last verified
 
     @classmethod
     def load(cls, spec: ModelSpec[TextOptions]) -> "tuple[TextPipeline, Ready]":
         try:
-            model = _load(spec.source, spec)
+            model = _load(spec.source, spec, spec.options.vision)
         except ModelLoadError as error:
             raise ModelError(str(error)) from error
         try:
@@ -106,8 +119,10 @@ class TextPipeline:
                 "prefix_cache": "on" if self._options.prefix_cache else "off",
                 "speculation": self._options.speculation or "off",
                 "draft": self._options.draft or "none",
+                "vision": self._sees,
             },
             sampling=self._sampling,
+            images=self._encoder is not None,
         )
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -127,20 +142,32 @@ class TextPipeline:
         raise InvalidRequest("a text request takes no further input")
 
     def admit(self, works: Rows[Sequence]) -> None:
-        for sequence in works:
-            self._scheduler.add(sequence)
+        images = works[0].images
+        if self._encoder is not None and images is not None:
+            self._encoder.add(works, images)
+        else:
+            for sequence in works:
+                self._scheduler.add(sequence)
         self._unchecked = True
 
     def abort(self, request_id: str) -> None:
         self._scheduler.abort(request_id)
+        if self._encoder is not None:
+            self._encoder.release(request_id)
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
+        return self._schedulable or (self._encoder is not None and self._encoder.num_waiting > 0)
+
+    @property
+    def _schedulable(self) -> bool:
         return self._scheduler.num_running > 0 or self._scheduler.num_waiting > 0
 
     def step(self, only: str | None = None) -> StepResult:
+        if self._encoder is not None and self._encodes(self._encoder, only):
+            return self._encoder.step(only)
         started = monotonic()
         self._speculation.propose(self._scheduler.drafting(only), self._scheduler.num_running)
         plan = self._scheduler.schedule(started, only)
@@ -151,6 +178,16 @@ class TextPipeline:
         self._scheduler.observe(plan, ended - started)
         events = self._postprocess(plan, results, started, ended)
         return StepResult(events, StepReport(plan.kind, len(plan.chunks), plan.tokens, ended - started))
+
+    def _encodes(self, encoder: ImageEncoder[Sequence], only: str | None) -> bool:
+        """Whether this step encodes images: at most every other one does while there are sequences to run. Those that
+        wait for nothing more are scheduled."""
+        for sequence in encoder.ready():
+            sequence.group.encoded = monotonic()
+            self._scheduler.add(sequence)
+        turn = only is not None or not self._encoded or not self._schedulable
+        self._encoded = turn and encoder.due(only)
+        return self._encoded
 
     def _run(self, plan: Plan) -> list[Result]:
         """Forward and sample. Changes nothing but the cache behind each sequence's computed positions."""
@@ -183,6 +220,8 @@ class TextPipeline:
                     events.extend(said)
                     if done:  # what was drafted behind an end is not said
                         self._scheduler.finish(sequence)
+                        if group.unfinished == 0 and self._encoder is not None:
+                            self._encoder.release(group.ticket.id)
                         break
         return events
 
@@ -190,27 +229,31 @@ class TextPipeline:
 
     def stats(self) -> Stats:
         """Also verifies, when there is nothing left to do, that every block has come back. Raises RuntimeError."""
-        scheduler, blocks = self._scheduler, self._blocks
+        scheduler, blocks, encoder = self._scheduler, self._blocks, self._encoder
         if self._unchecked and not self.busy:
             scheduler.check()
             self._speculation.check()
+            if encoder is not None:
+                encoder.check()
             self._unchecked = False
         gauges: dict[GaugeSeries, float] = {
             metrics.KV_BLOCKS.series(): blocks.num_blocks,
             metrics.KV_BLOCKS_USED.series(): blocks.num_used,
             metrics.KV_BLOCKS_CACHED.series(): blocks.num_cached,
             **self._speculation.gauges(),
+            **(encoder.gauges() if encoder else {}),
         }
         if self._decoder.gpu is not None:
             gauges[DEVICE_MEMORY.series()] = reserved_bytes(self._decoder.gpu)
         return Stats(
             scheduler.num_running,
-            scheduler.num_waiting,
+            scheduler.num_waiting + (encoder.num_waiting if encoder else 0),
             counters={
                 metrics.PREFIX_QUERY_TOKENS.series(): scheduler.prefix_query_tokens,
                 metrics.PREFIX_HIT_TOKENS.series(): scheduler.prefix_hit_tokens,
                 metrics.PREEMPTIONS.series(): scheduler.num_preemptions,
                 **self._speculation.counters(),
+                **(encoder.counters() if encoder else {}),
             },
             gauges=gauges,
         )
@@ -222,8 +265,8 @@ def _failed(id: str, failure: Failure) -> Failed:
     return non_finite(id)
 
 
-def _load(source: str, spec: ModelSpec[TextOptions]) -> LoadedModel:
-    """Raises ModelLoadError."""
+def _load(source: str, spec: ModelSpec[TextOptions], vision: str | None = None) -> LoadedModel:
+    """`vision`: source of the half that sees. Raises ModelLoadError."""
     path = resolve(source)
     dense = spec.options.dense_prefill
     # The native library multiplies quantised weights faster than torch multiplies dense ones.
@@ -236,7 +279,32 @@ def _load(source: str, spec: ModelSpec[TextOptions]) -> LoadedModel:
         quantization=spec.quantization,
         dense_prefill=dense,
         threads=spec.threads,
+        vision=resolve(vision) if vision else None,
     )
+
+
+def _image_preparer(vision: Vision, placeholder: str, options: TextOptions) -> ImagePreparer:
+    """`placeholder`: as it is spelled."""
+    decode = MediaDecoder().picture
+    return ImagePreparer(
+        vision, placeholder, decode, max_images=options.max_images, max_pixels=options.max_image_pixels
+    )
+
+
+def _image_encoder(vision: Vision, decoder: CausalDecoder, options: TextOptions) -> ImageEncoder[Sequence]:
+    """Raises ModelError where the tower is wanted at once and can't be loaded."""
+    encoder: ImageEncoder[Sequence] = ImageEncoder(
+        vision.load_tower,
+        row_bytes=decoder.config.hidden_size * np.dtype(np.float32).itemsize,
+        cache_bytes=options.encoder_cache_bytes,
+        max_pixels=options.max_encoder_pixels,
+    )
+    if options.preload_vision or decoder.gpu is not None:  # on a GPU the KV cache is as large as what is left
+        try:
+            encoder.load()
+        except ModelLoadError as error:
+            raise ModelError(f"text.preload_vision: {error}") from error
+    return encoder
 
 
 def _cache_size(decoder: CausalDecoder, options: TextOptions, draft: LoadedModel | None) -> CacheSize:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pipelines.text.sequence import Sequence
+from pipelines.text.vision.prompt_images import PromptImages
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,10 @@ class Chunk:
     @property
     def table(self) -> list[int]:
         return self.sequence.table
+
+    @property
+    def images(self) -> PromptImages | None:
+        return self.sequence.images
 
     @property
     def logits(self) -> int:

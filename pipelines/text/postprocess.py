@@ -80,6 +80,7 @@ class Postprocessor:
 
 def _done(group: Group, now: float) -> Done:
     received, prepared = group.ticket.received, group.prepared
+    encoded = prepared if group.encoded is None else group.encoded
     first_step = now if group.first_step is None else group.first_step
     first_token = now if group.first_token is None else group.first_token
     last_token = first_token if group.last_token is None else group.last_token
@@ -95,10 +96,11 @@ def _done(group: Group, now: float) -> Done:
         ),
         Timing(
             prepare=prepared - received,
-            queue=first_step - prepared,
+            queue=first_step - encoded,
             compute=now - first_step,
             total=now - received,
             prefill=first_token - first_step,
             decode=last_token - first_token,
+            encode=encoded - prepared,
         ),
     )

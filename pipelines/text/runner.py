@@ -16,6 +16,8 @@ from pipelines.messages.text import TextOptions
 from pipelines.text.plan import Chunk, Plan
 from pipelines.text.scheduler import LOGPROB_ROWS
 from pipelines.text.step_cost import StepCost
+from pipelines.text.vision.forward import with_images
+from pipelines.text.vision.prompt_images import PromptImages
 
 if TYPE_CHECKING:
     from models.decoder.cuda_graphs import DecodeGraphs, Recorder
@@ -47,6 +49,11 @@ class RowSpan(Protocol):
     @property
     def logits(self) -> int:
         """The number of last rows whose logits are wanted."""
+        ...
+
+    @property
+    def images(self) -> PromptImages | None:
+        """Those that the sequence's prompt shows."""
         ...
 
 
@@ -104,15 +111,14 @@ class Runner:
         segments = [Segment(each.length, each.start, each.table) for each in rows]
         ids = list(chain.from_iterable(each.ids for each in rows))
         wanted = _logit_rows(rows)
-        if kind == "decode" and self._graphs is not None:
+        shown = any(each.images is not None for each in rows)
+        if kind == "decode" and self._graphs is not None and not shown:
             replayed = self._graphs.run(ids, segments)
             if replayed is not None:
                 return replayed if wanted is None else replayed[wanted]
         positions = chain.from_iterable(range(each.start, each.start + each.length) for each in rows)
-        return self._decoder.forward(
-            ForwardBatch(kind, _array(ids), _array(positions), segments, wanted),
-            self._cache,
-        )
+        batch = ForwardBatch(kind, _array(ids), _array(positions), segments, wanted)
+        return self._decoder.forward(with_images(batch, rows) if shown else batch, self._cache)
 
     # --- on the side --------------------------------------------------------------------------------------------------
 

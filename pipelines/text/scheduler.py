@@ -24,9 +24,10 @@ class Scheduler:
     wait, within `max_num_batched_tokens`.
 
     A prefill ends each step on a border of `tile` or at the prompt's end, so that what it computes does not depend on
-    the load. A sequence is admitted when its whole prompt finds blocks; decodes take blocks as they go. When there are
-    none, the newest sequence of the lowest rank is put back: it will prefill its prompt again and replay its output as
-    decode rows, which gives the same keys, values and tokens.
+    the load; it goes beyond the budget where it would else cut an image that has to be read whole. A sequence is
+    admitted when its whole prompt finds blocks; decodes take blocks as they go. When there are none, the newest
+    sequence of the lowest rank is put back: it will prefill its prompt again and replay its output as decode rows,
+    which gives the same keys, values and tokens.
 
     Nobody takes everything: long prompts, further choices of a request and the batch class leave places and blocks to
     small sequences, and where those are taken too, further choices and batch sequences are put back for others. A brief
@@ -225,8 +226,11 @@ class Scheduler:
             budget = min(budget, max(LOGPROB_ROWS, self._tile))
         remaining = sequence.prompt_length - sequence.computed
         length = remaining if remaining <= budget else budget // self._tile * self._tile
-        if length == 0:
+        if length <= 0:
             return None
+        if sequence.images is not None:
+            end = sequence.images.chunk_end(sequence.computed, sequence.computed + length, self._tile)
+            length = min(end - sequence.computed, remaining)
         draws = length == remaining and sequence.num_output == 0 and sequence.params.max_tokens > 0
         return Chunk(sequence, sequence.computed, length, draws, sequence.wants_prompt_logits)
 
@@ -372,7 +376,11 @@ class Scheduler:
 
     def _match(self, sequence: Sequence) -> list[int]:
         prefix = self._blocks.match(sequence.keys[: self._reusable(sequence) // self._blocks.block_size])
-        return prefix[: len(prefix) // self._granule * self._granule]
+        count = len(prefix) // self._granule * self._granule
+        if sequence.images is not None:
+            size = self._blocks.block_size
+            count = sequence.images.border(count * size, self._granule * size) // size
+        return prefix[:count]
 
     def _count_hit(self, sequence: Sequence) -> None:
         """A resumed sequence finds its own blocks: that is no hit."""

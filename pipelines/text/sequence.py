@@ -10,6 +10,7 @@ from pipelines.text.drafting import Drafting
 from pipelines.text.output.choice_text import Output
 from pipelines.text.sample.rules import Rules
 from pipelines.text.sample.sampling import SamplingParams
+from pipelines.text.vision.prompt_images import PromptImages
 
 
 class State(Enum):
@@ -35,6 +36,7 @@ class Group:
     echo: bool = False
     proposer: ProposerKind = "ngram"  # of the drafts, where there are any
     prepared: float = 0.0
+    encoded: float | None = None  # when the images that it shows were all encoded
     first_step: float | None = None  # the first that had one of its sequences
     first_token: float | None = None
     last_token: float | None = None
@@ -68,6 +70,7 @@ class Sequence:
         None  # the first choice of the same prompt: it computes the blocks that the others reuse
     )
     rules: Rules = field(default_factory=Rules)  # of its logits; they have accepted what was generated
+    images: PromptImages | None = None  # that the prompt shows
     drafting: Drafting | None = None  # where drafts are wanted
     prompt_logprobs: list[TokenLogprob] | None = None  # wanted; of the prompt's first positions, as far as computed
 

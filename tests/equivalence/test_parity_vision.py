@@ -1,6 +1,7 @@
 """The decoders of models that see give the logits of transformers' models, where pictures' rows stand in a prompt."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ def test_all_classes_are_tried() -> None:
 
 
 KINDS = [
-    *((family, kind) for family in ("idefics3", "qwen2.5-vl", "qwen3-vl") for kind in ("int4", "int8", "bfloat16")),
+    ("idefics3", "int4"),
+    *((family, kind) for family in ("qwen2.5-vl", "qwen3-vl") for kind in ("int4", "int8", "bfloat16")),
     *(("gemma3", kind) for kind in ("int4", "bfloat16")),
 ]
 
@@ -130,15 +132,9 @@ def test_rows_are_the_same_bits_alone_and_in_company(
     sizes = [each.prompt for each in made]
     for each, first, last, whole in zip(made, prompts.split(sizes), generated.split(GENERATED), alone, strict=True):
         assert torch.equal(torch.cat((first, last)), whole)
-        tile = decoder.tile
-        stops = {span[1] for span in each.spans}
-        borders = [
-            border
-            for border in range(tile, each.prompt, tile)
-            if not any(begin < border < end for begin, end in each.spans)
-        ]
-        assert stops or borders == list(range(tile, each.prompt, tile))
-        assert torch.equal(run(decoder, each, borders), whole)
+        borders = range(decoder.tile, each.prompt, decoder.tile)
+        uncut = [at for at in borders if not any(begin < at < end for begin, end in each.spans)]
+        assert torch.equal(run(decoder, each, uncut), whole)
 
 
 @pytest.mark.skipif(library() is None, reason="no native library")
@@ -146,21 +142,26 @@ def test_rows_are_the_same_bits_alone_and_in_company(
 def test_the_native_library_turns_and_adds_as_torch_does(
     family: str, checkpoint: Callable[..., tuple[Path, Any]]
 ) -> None:
-    """Within what 8 bits lose, which is little beside what axes and added rows make."""
+    """Within what 8 bits lose: nearer to what transformers says of the same batch than of any other."""
     folder, model = checkpoint(family, wide=True)
     decoder = load(folder, "int8")
     assert "native in prefill" in decoder.details()["attention"]
     each = Shown.of(family, WIDE["hidden_size"], [Picture(5, 6, 7), Picture(60, 4, 3)], 80, GENERATED)
-    expected = shown.expected(model, each)
-
-    def error(**change: Any) -> float:
-        found = run(decoder, Shown(**{**each.__dict__, **change}), ())
-        return ((found - expected).abs().mean() / expected.std()).item()
-
-    lost = error()
-    assert lost <= 0.1
-    assert error(positions=np.arange(len(each.ids))) >= 3 * lost
-    assert error(positions=each.positions[[0, 2, 1]]) >= 2 * lost
+    variants = {
+        "own": each,
+        "one axis": replace(each, positions=np.arange(len(each.ids))),
+        "other axes": replace(each, positions=each.positions[[0, 2, 1]]),
+    }
     if family in DEEP:
-        assert error(deepstack=[]) >= 3 * lost
-        assert error(deepstack=[rows[::-1] for rows in each.deepstack]) >= 2 * lost
+        each = replace(each, deepstack=[4 * rows for rows in each.deepstack])
+        variants |= {
+            "added": each,
+            "added to others": replace(each, deepstack=[rows[:, ::-1].copy() for rows in each.deepstack]),
+            "added elsewhere": replace(each, deepstack=[rows[::-1].copy() for rows in each.deepstack]),
+        }
+    expected = {name: shown.expected(model, variant) for name, variant in variants.items()}
+    for name, variant in variants.items():
+        found = run(decoder, variant, ())
+        errors = {other: ((found - said).abs().mean() / said.std()).item() for other, said in expected.items()}
+        assert errors[name] <= 0.1
+        assert min(errors, key=errors.__getitem__) == name

@@ -86,13 +86,14 @@ class AppHost:
 
 
 @asynccontextmanager
-async def app_host(spool: str) -> AsyncIterator[AppHost]:
+async def app_host(spool: str, **server: Any) -> AsyncIterator[AppHost]:
+    """`server`: further settings of it."""
     registry = RecordingRegistry()
 
     def make_fleet(settings: Settings, registry: Registry) -> Fleet:
         return cast(Fleet, ScriptedFleet(registry))
 
-    settings = Settings(server=ServerSettings(port=0, spool_dir=spool))
+    settings = Settings(server=ServerSettings(port=0, spool_dir=spool, **server))
     async with (
         gateway(settings, make_fleet, registry) as running,
         httpx.AsyncClient(base_url=running.url, timeout=20) as client,

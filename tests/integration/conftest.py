@@ -21,11 +21,11 @@ from tests.servers import Gateway, gateway_thread
 FAST_RESTARTS = Supervision(ping=0.5, backoff=0.1, backoff_max=0.2)
 
 
-def fake_model(name: str, slots: int, **options: Any) -> ModelSettings:
+def fake_model(name: str, slots: int, source: str = "fake:", **options: Any) -> ModelSettings:
     """A model that the fake pipeline serves; the words of a prompt steer it."""
     return ModelSettings(
         name=name,
-        source="fake:",
+        source=source,
         kind="text",
         pipeline="tests.fakes:FakePipeline",
         options=TextOptions(max_num_seqs=slots),
@@ -35,12 +35,12 @@ def fake_model(name: str, slots: int, **options: Any) -> ModelSettings:
 
 @pytest.fixture(scope="session")
 def fakes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """`one`: a single slot. `busy`: 16 slots, a queue of 32. `frail`: the one that tests kill."""
+    """`one`: a single slot. `busy`: 16 slots, a queue of 32; it sees. `frail`: the one that tests kill."""
     settings = Settings(
         server=ServerSettings(port=0, spool_dir=str(tmp_path_factory.mktemp("spool"))),
         models=[
             fake_model("one", 1, max_queue=50, aliases=["org/one"]),
-            fake_model("busy", 16, max_queue=32),
+            fake_model("busy", 16, "fake:sees", max_queue=32),
             fake_model("frail", 8),
         ],
     )

@@ -1,8 +1,11 @@
 """The official client, as its users call it: both endpoints, streamed and not, blocking and not."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
@@ -107,6 +110,54 @@ async def test_completions_without_blocking(async_client: AsyncOpenAI) -> None:
     assert answer.choices[0].text == "a b"
     stream = await async_client.completions.create(model="busy", prompt="a b c", stream=True)
     assert "".join([chunk.choices[0].text async for chunk in stream]) == "a b c"
+
+
+PICTURE = {"url": "data:image/jpeg;base64," + base64.b64encode(bytes(range(200))).decode()}
+ASKED = {"type": "text", "text": "What is it?"}
+
+
+def test_an_image_as_the_client_s_guide_sends_it(client: OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="busy",
+        messages=[
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "What is it?"},
+                    {"type": "image_url", "image_url": {"url": PICTURE["url"], "detail": "high"}},
+                    {"type": "image_url", "image_url": {"url": PICTURE["url"]}},
+                ],
+            }
+        ],
+    )
+    assert answer.choices[0].message.content == "What is it? image:200:high image:200:auto"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": PICTURE},  # LangChain
+        {"type": "image_url", "image_url": {**PICTURE, "format": "image/jpeg"}},  # LiteLLM
+        {"type": "image_url", "image_url": PICTURE["url"]},
+        {"type": "image_url", "image_url": {**PICTURE, "detail": None}},
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_image_as_other_libraries_send_it(fakes: Gateway, part: dict[str, Any], stream: bool) -> None:
+    body = {"model": "busy", "messages": [{"role": "user", "content": [ASKED, part]}], "stream": stream}
+    answer = httpx.post(f"{fakes.url}/v1/chat/completions", json=body, timeout=30)
+    assert answer.status_code == 200, answer.text
+    assert "image:200:auto" in answer.text
+
+
+def test_an_image_for_a_model_that_can_t_see(client: OpenAI) -> None:
+    content: Any = [ASKED, {"type": "image_url", "image_url": PICTURE}]
+    with pytest.raises(BadRequestError) as refused:
+        client.chat.completions.create(model="one", messages=[{"role": "user", "content": content}])
+    assert refused.value.param == "messages[0].content[1]"
+    assert "those here that do: 'busy'" in refused.value.message
+    takes = {model.id: (model.model_extra or {})["input_modalities"] for model in client.models.list()}
+    assert (takes["busy"], takes["one"]) == (["text", "image"], ["text"])
 
 
 def test_errors_are_the_client_s_own(client: OpenAI) -> None:

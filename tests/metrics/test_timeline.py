@@ -96,14 +96,17 @@ def test_phases_add_up_to_the_total_but_for_the_gateway_s_own() -> None:
     assert (found.queue, found.prepare) == (pytest.approx(0.04 + 0.02), 0.03)
     assert found.compute == pytest.approx(0.8 - 0.03 - 0.02)
     assert found.total == pytest.approx(0.9)  # arrival -> ended
+    assert found.encode == 0
+    shown = phases(timeline(worker_encode=0.1))
+    assert (shown.encode, shown.compute) == (0.1, pytest.approx(0.8 - 0.03 - 0.1 - 0.02))
 
 
 def test_every_interval_is_defined() -> None:
-    derived = dict(intervals(timeline(first_preview=10.3)).samples())
+    derived = dict(intervals(timeline(first_preview=10.3, worker_encode=0.1)).samples())
     every = [*common.METRICS, *(metric for metrics in metrics_by_kind().values() for metric in metrics)]
     histograms = {metric.key.removesuffix("_seconds") for metric in every if isinstance(metric, Histogram)}
     assert set(derived) <= histograms
-    others = {"step", "image_step", "first_partial", "final_latency"}  # of no one request
+    others = {"step", "image_step", "encoder_step", "first_partial", "final_latency"}  # of no one request
     assert histograms == set(derived) | others
 
 

@@ -173,8 +173,8 @@ class _Rotations:
             self._table = self._made(grown(len(self._table), longest, self._limit))
         if positions.ndim == 1:
             return self._table[positions]
-        rows: Floats = self._table[positions[self._axes].T, np.arange(len(self._axes))]
-        return rows
+        columns = np.arange(len(self._axes))
+        return np.ascontiguousarray(self._table[positions[self._axes].T, columns])  # it has the index's order in memory
 
 
 class _Added:

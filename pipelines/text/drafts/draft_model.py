@@ -35,6 +35,10 @@ class _Rows:
     def length(self) -> int:
         return len(self.ids)
 
+    @property
+    def images(self) -> None:
+        """It reads their placeholders: what it proposes need not be right."""
+
 
 @dataclass(slots=True)
 class _Reading:

@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest
-from pipelines.messages.text import ImagePart, Message, TextPart
+from pipelines.messages.text import ImagePart, Message, Part, TextPart
 from pipelines.text.prompt.placeholders import Controls, JsonValue, is_placeholder
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
@@ -35,11 +35,13 @@ class ChatTemplate:
     """A model's own template, compiled once and rendered as transformers renders it.
 
     Safe to share between threads. `special_tokens` are the names that templates know: bos_token, eos_token, …;
-    `controls` is how the vocabulary's control tokens are spelled. Raises ModelLoadError where the template does not
-    compile.
+    `controls` is how the vocabulary's control tokens are spelled; `sees`: whether messages may have images. Raises
+    ModelLoadError where the template does not compile.
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str], controls: Collection[str] = ()) -> None:
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], controls: Collection[str] = (), *, sees: bool = False
+    ) -> None:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
         )
@@ -53,6 +55,8 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         self._controls = Controls(controls)
         self._knows_developer = "developer" in source
+        self._sees = sees
+        self._lists = sees and self._wants_lists()
 
     def render(self, messages: Sequence[Message]) -> Rendered:
         """The prompt that asks for the next assistant message.
@@ -60,9 +64,12 @@ class ChatTemplate:
         Raises InvalidRequest for what is nested too deep, and for a conversation that the template refuses:
         some want roles to take turns, some know no system message.
         """
-        plain = [self._plain(message) for message in messages]
+        return self._rendered([self._plain(message) for message in messages])
+
+    def _rendered(self, messages: Sequence[Mapping[str, JsonValue]]) -> Rendered:
+        """Raises InvalidRequest."""
         try:
-            guarded, literals = self._controls.guard(plain)
+            guarded, literals = self._controls.guard(messages)
             text = self._template.render(
                 messages=guarded, tools=None, documents=None, add_generation_prompt=True, **self._special_tokens
             )
@@ -73,10 +80,26 @@ class ChatTemplate:
             # A template is a program: what the conversation makes it do wrong is the conversation's fault.
             raise InvalidRequest(f"the model's chat template can't render the messages: {error}", "messages") from error
 
+    def _wants_lists(self) -> bool:
+        """Whether a text comes through the template as a list of parts alone: some walk such lists and nothing else."""
+        for roles in (("system", "user", "assistant", "user"), ("user", "assistant", "user")):
+            for lists in (False, True):
+                texts = [f"text{number}" for number in range(len(roles))]
+                contents = [_parts(text) if lists else text for text in texts]
+                try:
+                    rendered = self._rendered(
+                        [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+                    )
+                except InvalidRequest:
+                    continue
+                if all(text in rendered.text for text in texts):
+                    return lists
+        return False
+
     def _plain(self, message: Message) -> dict[str, JsonValue]:
-        """The message as templates expect it: content is one string, arguments of a call are an object."""
+        """The message as templates expect it: arguments of a call are an object."""
         role = "system" if message.role == "developer" and not self._knows_developer else message.role
-        plain: dict[str, JsonValue] = {"role": role, "content": _text(message)}
+        plain: dict[str, JsonValue] = {"role": role, "content": self._content(message)}
         if message.name is not None:
             plain["name"] = message.name
         if message.tool_call_id is not None:
@@ -92,13 +115,23 @@ class ChatTemplate:
             ]
         return plain
 
+    def _content(self, message: Message) -> JsonValue:
+        """One string, where there are no images. Raises InvalidRequest for images of which the model knows nothing."""
+        image = next((part for part in message.content if isinstance(part, ImagePart)), None)
+        if image is not None:
+            if not self._sees:
+                raise InvalidRequest("this model takes no images", image.field or "messages")
+            return [_part(part) for part in message.content]
+        text = "\n".join(part.text for part in message.content if isinstance(part, TextPart))
+        return _parts(text) if self._lists else text
 
-def _text(message: Message) -> str:
-    """Raises InvalidRequest for an image."""
-    for part in message.content:
-        if isinstance(part, ImagePart):
-            raise InvalidRequest("this model takes no images", part.field or "messages")
-    return "\n".join(part.text for part in message.content if isinstance(part, TextPart))
+
+def _parts(text: str) -> JsonValue:
+    return [{"type": "text", "text": text}]
+
+
+def _part(part: Part) -> JsonValue:
+    return {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"}
 
 
 def _arguments(text: str) -> JsonValue:

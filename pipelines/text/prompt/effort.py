@@ -14,6 +14,8 @@ from pipelines.messages.text import (
 
 ITEM = 100  # bytes that a choice, a part of a message or a tool call is worth, however short its text
 
+IMAGE = 20_000  # and an image, however small its file: it is decoded, resized and normalised
+
 
 def effort(request: TextRequest) -> int:
     ids = len(request.sampling.logit_bias or ()) + len(request.sampling.stop_token_ids or ())
@@ -36,5 +38,5 @@ def _of_message(message: Message) -> int:
     texts += [message.name or "", message.tool_call_id or ""]
     for call in message.tool_calls:
         texts += [call.id, call.type, call.function.name, call.function.arguments]
-    pictures = sum(of_media(len(part.data)) for part in message.content if isinstance(part, ImagePart))
+    pictures = sum(IMAGE + of_media(len(part.data)) for part in message.content if isinstance(part, ImagePart))
     return sum(map(len, texts)) + pictures + ITEM * max(1, len(message.content) + len(message.tool_calls))

@@ -1,6 +1,7 @@
 """From a request to sequences: validated, templated, tokenised."""
 
 from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Sequence as Rows
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from pipelines.base import InvalidRequest, Ticket
 from pipelines.messages.sampling import SamplingDefaults
 from pipelines.messages.text import (
     ChatPrompt,
+    Message,
     Prompt,
     ProposerKind,
     StringPrompt,
@@ -24,10 +26,13 @@ from pipelines.text.output.choice_text import Output
 from pipelines.text.output.detokenizer import incomplete_tail
 from pipelines.text.prompt.chat_template import ChatTemplate
 from pipelines.text.prompt.effort import effort
+from pipelines.text.prompt.image_turns import image_parts, misplaced
 from pipelines.text.prompt.vocabulary import Vocabulary
 from pipelines.text.sample.rules import Rules
 from pipelines.text.sample.sampling import SamplingParams, resolve
 from pipelines.text.sequence import Group, Sequence
+from pipelines.text.vision.prepare import ImagePreparer
+from pipelines.text.vision.prompt_images import PromptImages
 
 BRIEF = 1000  # of effort: preparing more takes longer than waking a thread
 
@@ -39,6 +44,7 @@ class _Tokens:
     ids: list[int]
     text: str
     tail: bytes = b""  # of the text: the beginning of a character that only the output can complete
+    images: PromptImages | None = None
 
 
 class Preparer:
@@ -56,9 +62,10 @@ class Preparer:
         block_size: int,
         options: TextOptions,
         proposers: Collection[ProposerKind],
+        images: ImagePreparer | None = None,
     ) -> None:
         """`defaults` and `options`: what holds for requests that don't say. `eos_ids`: the model's own, beside the
-        tokenizer's. `proposers`: those that the model has."""
+        tokenizer's. `proposers`: those that the model has. `images`: of a model that takes some."""
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._defaults = defaults
@@ -69,6 +76,7 @@ class Preparer:
         self._proposer: ProposerKind = options.speculation or "ngram"
         self._max_draft = options.max_draft if options.speculation else 0
         self._proposers = proposers
+        self._images = images
         self._eos_ids = tokenizer.eos_ids | eos_ids
         self._idle = [tokenizer]  # of those made, whichever nobody uses
 
@@ -89,10 +97,9 @@ class Preparer:
         sequences: list[Sequence] = []
         for prompt in request.prompts:
             field = request.called("messages" if isinstance(prompt, ChatPrompt) else "prompt")
-            with self._lent() as tokenizer:
-                tokens = self._tokenise(prompt, tokenizer, field)
-            params = self._resolve(request, len(tokens.ids), field)
-            keys = prefix_keys(tokens.ids, self._block_size, request.salt) if self._prefix_cache else []
+            tokens = self._read(prompt, field, request.salt)
+            params = self._resolve(request, tokens, field)
+            keys = self._keys(tokens, request.salt) if self._prefix_cache else []
             sequences.extend(self._choices(group, request, tokens, params, keys, len(sequences)))
         group.unfinished = len(sequences)
         group.prompt_tokens = sum(sequence.prompt_tokens for sequence in sequences)
@@ -125,12 +132,51 @@ class Preparer:
                     leader=choices[0] if choices else None,
                     rules=rules.fork() if choices else rules,
                     drafting=Drafting(group.proposer, most) if most else None,
+                    images=tokens.images,
                     prompt_logprobs=[self._vocabulary.logprob(tokens.ids[0], None)] if wanted else None,
                 )
             )
         return choices
 
+    def _keys(self, tokens: _Tokens, salt: str) -> list[PrefixKey]:
+        extras = tokens.images.block_extras(self._block_size) if tokens.images else None
+        return prefix_keys(tokens.ids, self._block_size, salt, extras)
+
     # --- tokens -------------------------------------------------------------------------------------------------------
+
+    def _read(self, prompt: Prompt, field: str, salt: str) -> _Tokens:
+        """`field`: what the caller calls the prompt. Raises InvalidRequest."""
+        if self._images is not None and isinstance(prompt, ChatPrompt) and image_parts(prompt.messages):
+            return self._read_with_images(self._images, prompt, field, salt)
+        with self._lent() as tokenizer:
+            return self._tokenise(prompt, tokenizer, field)
+
+    def _read_with_images(self, images: ImagePreparer, prompt: ChatPrompt, field: str, salt: str) -> _Tokens:
+        parts = image_parts(prompt.messages)
+        images.require_few(parts)
+        with self._lent() as tokenizer:  # not while pictures are decoded
+            ids = self._tokenise_places(prompt, tokenizer, field, images.placeholder)
+        ids, shown = images.show(ids, parts, salt, limit=self._max_model_len, param=field)
+        self._require_known(field, ids)
+        return _Tokens(ids, "", images=shown)
+
+    def _tokenise_places(self, prompt: ChatPrompt, tokenizer: Tokenizer, field: str, placeholder: int) -> list[int]:
+        """With a placeholder for each of the conversation's images. Raises InvalidRequest where the template does not
+        write so many."""
+
+        def places(messages: Rows[Message]) -> int:
+            return self._tokenise(ChatPrompt([*messages]), tokenizer, field).ids.count(placeholder)
+
+        try:
+            ids = self._tokenise(prompt, tokenizer, field).ids
+        except InvalidRequest as refusal:
+            if refusal.code != "invalid_request":
+                raise
+            raise misplaced(prompt.messages, places) or refusal from None
+        if ids.count(placeholder) != len(image_parts(prompt.messages)):
+            several = InvalidRequest("the model's chat template has no place for each of these images", field)
+            raise misplaced(prompt.messages, places) or several
+        return ids
 
     def _tokenise(self, prompt: Prompt, tokenizer: Tokenizer, field: str) -> _Tokens:
         """`field`: what the caller calls the prompt. Raises InvalidRequest."""
@@ -138,9 +184,10 @@ class Preparer:
             case ChatPrompt(messages=messages):
                 if self._template is None:
                     raise InvalidRequest("this model has no chat template: it only completes prompts", field)
-                prompt_text = self._template.render(messages)
-                self._require_fit(tokenizer, field, prompt_text.text, prompt_text.literals)
-                ids = tokenizer.encode(prompt_text.text, add_special=False, literals=prompt_text.literals)
+                rendered = self._template.render(messages)
+                prompt_text = self._images.spaced(rendered.text) if self._images else rendered.text
+                self._require_fit(tokenizer, field, prompt_text, rendered.literals)
+                ids = tokenizer.encode(prompt_text, add_special=False, literals=rendered.literals)
                 self._require_known(field, ids)
                 return _Tokens(ids, "")  # a chat is not echoed
             case StringPrompt(text=text):
@@ -194,17 +241,19 @@ class Preparer:
 
     # --- settings -----------------------------------------------------------------------------------------------------
 
-    def _resolve(self, request: TextRequest, prompt_length: int, field: str) -> SamplingParams:
+    def _resolve(self, request: TextRequest, tokens: _Tokens, field: str) -> SamplingParams:
         """Settings with the model's defaults. Raises InvalidRequest where prompt and output can never fit."""
         sampling, limit = request.sampling, self._max_model_len
+        prompt_length, images = len(tokens.ids), tokens.images
+        of_images = f", {images.tokens} of them of images" if images else ""
         room = limit - prompt_length
         if room < (0 if sampling.max_tokens == 0 else 1):
-            raise self._too_long(field, str(prompt_length))
+            raise self._too_long(field, f"{prompt_length}{of_images}")
         if sampling.max_tokens is not None and sampling.max_tokens > room:
             name = request.called("max_tokens")
             raise InvalidRequest(
-                f"the context holds {limit} tokens: {prompt_length} of the prompt and {name} {sampling.max_tokens} "
-                f"are {prompt_length + sampling.max_tokens}",
+                f"the context holds {limit} tokens: {prompt_length} of the prompt{of_images} and {name} "
+                f"{sampling.max_tokens} are {prompt_length + sampling.max_tokens}",
                 name,
                 "context_length_exceeded",
             )

@@ -249,6 +249,27 @@ def test_a_public_url_is_one(file: Path, url: str) -> None:
     assert "server.public_url: expected str matching" in refusal(file, f"[server]\npublic_url = '{url}'\n")
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("image_hosts = ['https://images.example']", "server.image_hosts"),
+        ("image_hosts = ['images.example', '*.example']", "server.image_hosts[1]: '*.example' is no host"),
+        ("image_hosts = ['images.example:99999']", "server.image_hosts[0]: 'images.example:99999' is no host"),
+        ("image_hosts = 'images.example'", "server.image_hosts"),
+        ("private_image_networks = ['10.0.0.1/8']", "server.private_image_networks[0]: 10.0.0.1/8 has host bits set"),
+        ("private_image_networks = ['inner']", "server.private_image_networks[0]: 'inner' does not appear"),
+        ("max_request_image_bytes = 1000000000", "server.max_request_image_bytes: expected int <= 134217728"),
+    ],
+)
+def test_hosts_of_images_are_hosts(file: Path, line: str, says: str) -> None:
+    assert says in refusal(file, f"[server]\n{line}\n")
+
+
+def test_hosts_of_images_come_from_the_environment_too(file: Path) -> None:
+    server = load(file, GATEWAY_SERVER__IMAGE_HOSTS="images.example,bücher.example:8443,[2001:db8::1]").server
+    assert server.image_hosts == ["images.example", "bücher.example:8443", "[2001:db8::1]"]
+
+
 def test_settings_print_no_key(file: Path) -> None:
     assert "secret-key" not in repr(load(file, GATEWAY_API_KEY="secret-key", GATEWAY_METRICS_KEY="secret-key-2"))
 

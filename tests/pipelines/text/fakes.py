@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from types import MappingProxyType, SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from models.decoder.batch import ForwardBatch
 from models.decoder.loading import GenerationDefaults
+from models.vision.vision import Vision
 from pipelines.base import Ticket
 from pipelines.messages.frames import Done, Event
 from pipelines.messages.sampling import SamplingOptions
@@ -23,6 +25,7 @@ from pipelines.text.step_cost import StepCost
 BOS, EOS, USER = 256, 257, 258
 VOCAB = 264  # padded: the tokenizer has no tokens for the last ones
 BLOCK, TILE, CONTEXT = 4, 8, 128
+HIDDEN = 4
 TEMPLATE = (
     "{% for message in messages %}<user>{{ message.role }}:{{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<user>assistant:{% endif %}"
@@ -56,7 +59,7 @@ class FakeDecoder:
     captures: bool = False
 
     def __post_init__(self) -> None:
-        self.config = SimpleNamespace(vocab_size=VOCAB, max_position_embeddings=self.context)
+        self.config = SimpleNamespace(vocab_size=VOCAB, max_position_embeddings=self.context, hidden_size=HIDDEN)
 
     def details(self) -> dict[str, str]:
         return {"decoder": "fake"}
@@ -72,18 +75,25 @@ class FakeDecoder:
         kind = ("prefill", "decode").index(batch.kind)
         rows: list[NDArray[np.float32]] = []
         first = 0
+        values = self.read(batch)
         for segment in batch.segments:
             positions = range(segment.context, segment.context + segment.length)
-            assert batch.positions[first : first + segment.length].tolist() == list(positions)
             assert batch.kind == "decode" or segment.context % self.tile == 0
             cells = [segment.blocks[p // BLOCK] * BLOCK + p % BLOCK for p in range(positions.stop)]
             for offset, position in enumerate(positions):
-                cache.cells[cells[position]] = ids[first + offset], kind
+                cache.cells[cells[position]] = values[first + offset], kind
             seen = cache.cells[cells]
             rows.extend(self.logits(seen[: position + 1]) for position in positions)
             first += segment.length
         wanted = range(len(rows)) if batch.logit_rows is None else batch.logit_rows.tolist()
         return np.stack([rows[row] for row in wanted]) if wanted else np.empty((0, VOCAB), np.float32)
+
+    def read(self, batch: ForwardBatch) -> list[int]:
+        """What each row's cell is to hold."""
+        places = [place for s in batch.segments for place in range(s.context, s.context + s.length)]
+        assert batch.positions.tolist() == places
+        assert not batch.embeds
+        return batch.ids.tolist()
 
     def logits(self, seen: np.ndarray) -> NDArray[np.float32]:
         digest = blake2b(seen.tobytes(), digest_size=8).digest()
@@ -98,20 +108,20 @@ class ByteTokenizer:
 
     vocab_size = 259
     eos_ids = frozenset({EOS})
-    special_ids = frozenset({BOS, EOS, USER})
-    controls = frozenset({"<s>", "</s>", "<user>"})
+    names: ClassVar[dict[str, int]] = {"<s>": BOS, "</s>": EOS, "<user>": USER}
 
     def __init__(self, chat_template: str | None = TEMPLATE, bos_id: int | None = BOS) -> None:
         self.chat_template = chat_template
         self.bos_id = bos_id
         self.special_tokens = {"bos_token": "<s>", "eos_token": "</s>"}
+        self.special_ids = frozenset(self.names.values())
+        self.controls = frozenset(self.names)
 
     def encode(self, text: str, *, add_special: bool, literals: Mapping[str, str] = MappingProxyType({})) -> list[int]:
-        names = {"<s>": BOS, "</s>": EOS, "<user>": USER}
         ids: list[int] = []
         while text:
-            name = next((name for name in names if text.startswith(name)), None)
-            ids += list(literals.get(text[0], text[0]).encode()) if name is None else [names[name]]
+            name = next((name for name in self.names if text.startswith(name)), None)
+            ids += list(literals.get(text[0], text[0]).encode()) if name is None else [self.names[name]]
             text = text[1 if name is None else len(name) :]
         return ids
 
@@ -126,6 +136,9 @@ class ByteTokenizer:
 
     def token_ids(self) -> dict[str, int]:
         return {chr(id): id for id in range(self.vocab_size)}
+
+    def spelling(self, id: int) -> str:
+        return next(name for name, each in self.names.items() if each == id)
 
     def clone(self) -> "ByteTokenizer":
         return type(self)(self.chat_template, self.bos_id)
@@ -142,6 +155,7 @@ def create_pipeline(
     prefix_cache: bool = True,
     draft: FakeDecoder | None = None,
     draft_tokenizer: ByteTokenizer | None = None,
+    vision: Vision | None = None,
     **options: str | int | SamplingOptions | None,
 ) -> TextPipeline:
     """`draft`: the decoder of a draft model."""
@@ -156,6 +170,7 @@ def create_pipeline(
         decoder=decoder or FakeDecoder(),
         tokenizer=tokenizer or ByteTokenizer(),
         generation=generation or GenerationDefaults(),
+        vision=vision,
     )
     draft_model = draft and SimpleNamespace(decoder=draft, tokenizer=draft_tokenizer or ByteTokenizer())
     return TextPipeline(model, made, draft_model)

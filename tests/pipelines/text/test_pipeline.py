@@ -290,12 +290,10 @@ def test_ready_tells_slots_and_context():
     ],
 )
 def test_options_that_can_not_hold_are_named(options, named):
-    from types import SimpleNamespace
-
-    from models.decoder.loading import GenerationDefaults
+    from models.decoder.loading import GenerationDefaults, LoadedModel
     from tests.pipelines.text.fakes import ByteTokenizer
 
-    model = SimpleNamespace(decoder=FakeDecoder(), tokenizer=ByteTokenizer(), generation=GenerationDefaults())
+    model = LoadedModel(decoder=FakeDecoder(), tokenizer=ByteTokenizer(), generation=GenerationDefaults())
     with pytest.raises(ModelError, match=named):
         TextPipeline(model, TextOptions(**options))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.uploads.location import BadLocation, Hosts, parse_host, parse_location
+from gateway.location import BadLocation, Hosts, parse_host, parse_location
 
 
 @pytest.mark.parametrize(
