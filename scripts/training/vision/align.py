@@ -19,7 +19,8 @@ from torch import nn
 
 from models.files.source import resolve
 from models.privacy import silence
-from scripts.training.vision.language import load_language, load_tokenizer
+from scripts.training.vision.muon import Muon
+from scripts.training.vision.language import load_embeddings, load_tokenizer
 from scripts.training.vision.prepare import Pool, load_scenes
 from scripts.training.vision.scenes import Scene
 from scripts.training.vision.things import Thing
@@ -43,10 +44,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--until", type=int, help="the step to stop at, before all are done")
     parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--skip", type=int, default=0, help="scenes of the pool")
+    parser.add_argument("--resume", type=Path, help="weights to begin with")
     given = parser.parse_args()
     torch.manual_seed(1)
-    train(given.work, given.steps, given.batch)
+    train(given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ class Optimisers:
     def __init__(self, network: nn.Module, muon_rate: float, adam_rate: float, steps: int, *, flat: float) -> None:
         matrices, others = parameters(network)
         self._steps, self._flat = steps, flat
-        muon = torch.optim.Muon(matrices, lr=muon_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw", ns_steps=4)
+        muon = Muon(matrices, lr=muon_rate)
         adam = torch.optim.AdamW(others, lr=adam_rate, weight_decay=0.0, betas=(0.9, 0.98))
         self._all: list[Any] = [muon, adam]
         self._rates = [muon_rate, adam_rate]
@@ -140,23 +144,27 @@ class Optimisers:
             optimiser.step()
 
 
-def train(work: Path, steps: int, batch: int) -> None:
+def train(given: argparse.Namespace) -> None:
     """Writes `aligned.pt` (averages of the weights), and `align.jsonl`, how it went."""
+    work, steps, last = given.work, given.steps, given.until or given.steps
     things = load_scenes(work).things
-    targets = Targets.of(things, load_language().get_input_embeddings().weight)
+    targets = Targets.of(things, load_embeddings())
     bank = F.normalize(_sentences([thing.name for thing in things]), dim=1)
     pool = Pool(work, core=targets.core, others=OTHERS, probe=PROBE)
     probe = pool.probe[0], to_signal(pool.probe[1])
     tower = Tower()
-    start(tower, to_signal(next(pool.batches(512))[1]))
+    if given.resume:
+        tower.load_state_dict(torch.load(given.resume, weights_only=True))
+    else:
+        start(tower, to_signal(next(pool.batches(min(512, len(pool.scenes))))[1]))
     guess = nn.Linear(256, bank.shape[1])  # thrown away
     learned = nn.ModuleDict({"tower": tower, "guess": guess})
     optimisers = Optimisers(learned, MUON_RATE, ADAM_RATE, steps, flat=0.55)
     average = Average(tower, decay=0.997)
-    batches = pool.batches(batch)
+    batches = pool.batches(given.batch, given.skip)
     total, started = 0.0, time.monotonic()
-    with (work / "align.jsonl").open("w", encoding="utf-8") as written:
-        for step in range(steps):
+    with (work / "align.jsonl").open("a" if given.resume else "w", encoding="utf-8") as written:
+        for step in range(last):
             scenes, pixels = next(batches)
             with torch.autocast("cpu", torch.bfloat16):
                 patches, rows = tower(to_signal(pixels))
@@ -166,7 +174,7 @@ def train(work: Path, steps: int, batch: int) -> None:
             optimisers.step(loss, step)
             average.update()
             total += loss.item()
-            if step % EVERY == EVERY - 1 or step == steps - 1:
+            if step % EVERY == EVERY - 1 or step == last - 1:
                 shares = _probe(tower, average, targets, *probe)
                 line = {"stage": "align", "step": step + 1, "loss": total / (step % EVERY + 1), **shares}
                 line |= {"s": time.monotonic() - started}
@@ -206,7 +214,8 @@ def _probe(
     with torch.autocast("cpu", torch.bfloat16):
         rows = torch.cat([seeing(part)[1] for part in signal.split(64)]).float()
     right = (rows @ F.normalize(targets.table, dim=1).T).argmax(dim=2) == targets.rows(scenes)
-    named = right[:, :NAMES].all(dim=1).float()
+    nothing = targets.rows(scenes) == targets.words[""]
+    named = (right | nothing)[:, : 2 * NAMES].all(dim=1).float()
     core = torch.tensor([max(scene.things) < targets.core for scene in scenes])
     counted = torch.tensor([scene.kind == "count" for scene in scenes])
     coloured = torch.tensor([scene.kind == "recolour" for scene in scenes])

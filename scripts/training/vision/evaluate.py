@@ -28,11 +28,28 @@ from scripts.training.vision.scenes import Kind, Scene, Scenes, Split
 from scripts.training.vision.things import Thing, phrase
 from scripts.training.vision.tower import ROWS, Tower, to_signal
 
-RESULTS = "evaluation.json"
+RESULTS, CARD = "evaluation.json", "README.md"
+MARKS = "<!-- figures -->\n", "<!-- end of figures -->\n"  # what is between them in the card is written by `--record`
+LABELS = {
+    "core_named": "one thing of the core named, wordings never trained on",
+    "core_named_wordings_of_the_training": "… in wordings of the training",
+    "core_named_on_a_colour": "… on a coloured background",
+    "colour_of_a_recoloured_thing": "colour of a recoloured thing",
+    "colour_of_a_thing": "colour of a thing that has one",
+    "colour_of_the_background": "colour of the background",
+    "count_of_two_to_five": "how many there are, two to five (chance 0.25)",
+    "kind": "what kind of thing it is",
+    "both_of_a_pair_named": "both things of a pair named",
+    "recoloured_named_with_colour": "recoloured thing named with its colour",
+    "recoloured_as_never_trained_named_with_colour": "… in the colour that it never had in training",
+    "outside_the_core_named": "things outside the core named",
+    "yes_or_no": "“Is this a …?” answered with the right yes or no (chance 0.5)",
+}
 LONGEST = 24  # tokens of an answer
 BATCH = 48
 SEED = 1_000_003  # that no scene of the training was drawn from
 
+Figures = dict[str, dict[str, float]]  # by set: the share that is right, and of how many questions
 Answerer = Callable[[Sequence[tuple[Pixels, str]]], list[str]]
 
 
@@ -52,10 +69,10 @@ def main() -> None:
     parser.add_argument("--name", default=NAME, help="of the model at that gateway")
     parser.add_argument("--share", type=float, default=1.0, help="of the questions")
     parser.add_argument("--show", type=int, default=0, help="answers of each set to print")
-    parser.add_argument("--out", type=Path, help=f"where the figures go (in the model's folder: {RESULTS})")
+    parser.add_argument("--record", action="store_true", help=f"write {RESULTS} and the table in the model's card")
     given = parser.parse_args()
     answerer = ask_server(given.url, given.name) if given.url else ask_transformers(given.model)
-    figures = {}
+    figures: Figures = {}
     for name, questions in sets(load_scenes(given.work), given.share):
         answers = answerer([(each.pixels, each.asked) for each in questions])
         right = [each.right(answer) for each, answer in zip(questions, answers, strict=True)]
@@ -63,8 +80,21 @@ def main() -> None:
         print(json.dumps({"set": name, **figures[name]}), flush=True)
         for each, answer, correct in list(zip(questions, answers, right, strict=True))[: given.show]:
             print("   ", "ok " if correct else "BAD", repr(each.asked), "→", repr(answer), f"({each.wanted})")
-    if given.out:
-        given.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    if given.record:
+        record(given.model, figures)
+
+
+def record(folder: Path, figures: Figures) -> None:
+    (folder / RESULTS).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    card = (folder / CARD).read_text(encoding="utf-8")
+    before, _, rest = card.partition(MARKS[0])
+    _, _, behind = rest.partition(MARKS[1])
+    (folder / CARD).write_text(before + MARKS[0] + table(figures) + MARKS[1] + behind, encoding="utf-8")
+
+
+def table(figures: Figures) -> str:
+    rows = [f"| {label} | {figures[name]['right']:.2f} | {figures[name]['questions']} |" for name, label in LABELS.items()]
+    return "\n".join(["| | right | of |", "|---|---|---|", *rows, ""])
 
 
 def sets(scenes: Scenes, share: float) -> Iterator[tuple[str, list[Question]]]:

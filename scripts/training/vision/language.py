@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from models.decoder.families.layout import Part, TensorKey
 from models.decoder.gguf_config import describe_gguf
 from models.decoder.tensors import row_order, tensor_shapes
 from models.files.gguf import GGUFFile
@@ -14,6 +15,12 @@ from scripts.training.vision import LANGUAGE
 
 def load_tokenizer() -> Tokenizer:
     return from_gguf(GGUFFile(resolve(LANGUAGE)))
+
+
+def load_embeddings() -> torch.Tensor:
+    """[vocabulary, 576]: of its tokens, which are also the rows of its head."""
+    file = GGUFFile(resolve(LANGUAGE))
+    return torch.from_numpy(file.dequantised(describe_gguf(file).layout.name(TensorKey(Part.EMBEDDING))).copy())
 
 
 def load_language(dtype: torch.dtype = torch.bfloat16) -> Any:

@@ -30,7 +30,7 @@ def main() -> None:
         parser.add_argument(f"--{style}", type=Path, required=True, help=f"an unpacked emoji-datasource-{style}")
     parser.add_argument("--work", type=Path, required=True, help="where everything is left")
     parser.add_argument("--scenes", type=int, default=240_000)
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2, help="that draw; 0: this one does")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     sources = [getattr(given, style) for style in STYLES]
@@ -43,10 +43,11 @@ def main() -> None:
         given.work / "scenes.npy", mode="w+", dtype=np.uint8, shape=(chunks * CHUNK, EDGE, EDGE, 3)
     )
     with (
-        ProcessPoolExecutor(given.processes) as processes,
+        ProcessPoolExecutor(given.processes or 1) as processes,
         (given.work / "scenes.jsonl").open("wb") as described,
     ):
-        for at, (scenes, pixels) in enumerate(processes.map(_draw, [given.work] * chunks, range(chunks))):
+        each = processes.map if given.processes else map  # 0: in this process
+        for at, (scenes, pixels) in enumerate(each(_draw, [given.work] * chunks, range(chunks))):
             pool[at * CHUNK : (at + 1) * CHUNK] = pixels
             described.writelines(msgspec.json.encode(scene) + b"\n" for scene in scenes)
     core = sum(thing.core for thing in things)
@@ -82,7 +83,9 @@ class Pool:
         self.probe = scenes[last:], self._pixels[last:]
 
     def batches(self, size: int, start: int = 0) -> Iterator[tuple[list[Scene], NDArray[np.uint8]]]:
-        """Endless; from the beginning again behind the last one."""
+        """Endless; from the beginning again behind the last one. Raises ValueError where the pool has no such batch."""
+        if size > len(self.scenes):
+            raise ValueError(f"there are {len(self.scenes)} scenes, fewer than a batch of {size}")
         while True:
             for at in range(start, len(self._read) - size + 1, size):
                 yield self.scenes[at : at + size], self._pixels[self._read[at : at + size]]

@@ -17,29 +17,31 @@ import torch.nn.functional as F
 
 from models.privacy import silence
 from models.tokenizer.tokenizer import Tokenizer
+from scripts.training.emoji.concepts import COLOURS
 from scripts.training.vision.align import PROBE, Average, Optimisers, Targets, slots_loss
 from scripts.training.vision.chats import BEFORE, Chat, chat
 from scripts.training.vision.language import load_language, load_tokenizer
 from scripts.training.vision.prepare import Pool, load_scenes
-from scripts.training.vision.questions import ask
+from scripts.training.vision.questions import COUNTS, ask
 from scripts.training.vision.tower import ROWS, Tower, to_signal
 
 BATCH, CHATS = 96, 28  # pictures of a step, and how many of them are chatted about
-MUON_RATE, ADAM_RATE = 1e-3, 5e-4
+MUON_RATE, ADAM_RATE = 1.5e-3, 7e-4
 TWO_TURNS = 0.5  # of the chats
 SLOTS = 0.3  # what the task of stage 1 still counts
 OTHERS = 0.4
 COMMON = 12_000  # tokens that an answer's are told from, beside those that answers have
-EVERY = 20  # steps, a line of the log
+EVERY = 10  # steps, a line of the log
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=260)
+    parser.add_argument("--skip", type=int, default=0, help="scenes of the pool")
     given = parser.parse_args()
     torch.manual_seed(2)
-    train(given.work, given.steps)
+    train(given.work, given.steps, given.skip)
 
 
 class Teacher:
@@ -77,7 +79,7 @@ class Teacher:
         return F.cross_entropy(scores.float(), self._places[ids[:, 1:][learned[:, 1:]]])
 
 
-def train(work: Path, steps: int) -> None:
+def train(work: Path, steps: int, skip: int) -> None:
     """Writes `tuned.pt` (averages of the weights), and `tune.jsonl`, how it went."""
     scenes = load_scenes(work)
     things, tokenizer, choose = scenes.things, load_tokenizer(), random.Random(2)
@@ -89,18 +91,17 @@ def train(work: Path, steps: int) -> None:
 
     answers = {
         number
-        for scene in pool.scenes
-        for each in [talk(scene)]
-        for number, said in zip(each.ids, each.learned, strict=True)
-        if said
+        for thing in things
+        for word in (*thing.names, thing.bare, thing.plural, thing.kind, *COLOURS, *COUNTS)
+        for number in tokenizer.encode(f" {word}", add_special=False)
     }
     teacher = Teacher(tokenizer, answers)
     targets = Targets.of(things, teacher.embeddings)
     tower = Tower()
     tower.load_state_dict(torch.load(work / "aligned.pt", weights_only=True), strict=True)
-    optimisers = Optimisers(tower, MUON_RATE, ADAM_RATE, steps, flat=0.4)
-    average = Average(tower, decay=0.99)
-    batches = pool.batches(BATCH, start=int(len(pool.scenes) * 0.5))
+    optimisers = Optimisers(tower, MUON_RATE, ADAM_RATE, steps, flat=0.3)
+    average = Average(tower, decay=0.98)
+    batches = pool.batches(BATCH, skip)
     total, told, started = 0.0, 0.0, time.monotonic()
     with (work / "tune.jsonl").open("w", encoding="utf-8") as written:
         for step in range(steps):
