@@ -1,9 +1,9 @@
-"""How `emoji-vision` was made: the half of a small vision-language model that sees, trained from scratch on drawn emoji.
+"""How `emoji-vision` was made: the half of a small vision-language model that sees, trained from scratch on emoji.
 
     prepare → align → tune → export → evaluate
 
-Each is a command (`python -m scripts.training.vision.prepare --help`) that reads what the one before left in one working
-folder. The language half is the embedded SmolLM2-135M, as its GGUF file has it, and stays as it is. Nothing of this is
+Each is a command (`python -m scripts.training.vision.prepare --help`) that reads what the one before left in one
+working folder. The language half is the embedded SmolLM2-135M, as its GGUF file has it, and stays as it is. Nothing of this is
 imported when the model is served.
 """
 

@@ -19,12 +19,12 @@ from torch import nn
 
 from models.files.source import resolve
 from models.privacy import silence
-from scripts.training.vision.muon import Muon
 from scripts.training.vision.language import load_embeddings, load_tokenizer
+from scripts.training.vision.muon import Muon
 from scripts.training.vision.prepare import Pool, load_scenes
 from scripts.training.vision.scenes import Scene
 from scripts.training.vision.things import Thing
-from scripts.training.vision.tower import HIDDEN, ROWS, Tower, parameters, start, to_signal
+from scripts.training.vision.tower import ROWS, Tower, parameters, start, to_signal
 
 BATCH = 96
 MUON_RATE, ADAM_RATE = 3e-3, 1.5e-3

@@ -51,6 +51,4 @@ def chat(turns: Sequence[Turn], tokenizer: Tokenizer) -> Chat:
 def prompt(question: str, tokenizer: Tokenizer) -> list[int]:
     """All of a chat with one picture, up to where the assistant speaks."""
     image = IMAGE * ROWS
-    return tokenizer.encode(
-        f"{BEFORE}{image}{AROUND}{question}<|im_end|>\n<|im_start|>assistant\n", add_special=False
-    )
+    return tokenizer.encode(f"{BEFORE}{image}{AROUND}{question}<|im_end|>\n<|im_start|>assistant\n", add_special=False)

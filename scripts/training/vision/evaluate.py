@@ -93,7 +93,9 @@ def record(folder: Path, figures: Figures) -> None:
 
 
 def table(figures: Figures) -> str:
-    rows = [f"| {label} | {figures[name]['right']:.2f} | {figures[name]['questions']} |" for name, label in LABELS.items()]
+    rows = [
+        f"| {label} | {figures[name]['right']:.2f} | {figures[name]['questions']} |" for name, label in LABELS.items()
+    ]
     return "\n".join(["| | right | of |", "|---|---|---|", *rows, ""])
 
 

@@ -76,9 +76,7 @@ class Pool:
         lines = (work / "scenes.jsonl").read_bytes().splitlines()
         scenes = [msgspec.json.decode(line, type=Scene) for line in lines]
         choose, last = random.Random(0), len(lines) - probe
-        self._read = [
-            at for at in range(last) if scenes[at].things[0] < core or choose.random() < others
-        ]
+        self._read = [at for at in range(last) if scenes[at].things[0] < core or choose.random() < others]
         self.scenes = [scenes[at] for at in self._read]
         self.probe = scenes[last:], self._pixels[last:]
 

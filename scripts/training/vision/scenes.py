@@ -84,7 +84,9 @@ class Scenes:
         pool = self._core if choose.random() < self._core_share else self._others
         first = choose.choice(pool)
         if kind == "recolour":
-            coloured = [at for at in (choose.choice(pool) for _ in range(40)) if self._drawings[at].hues[style] is not None]
+            coloured = [
+                at for at in (choose.choice(pool) for _ in range(40)) if self._drawings[at].hues[style] is not None
+            ]
             if not coloured:
                 kind = "plain"
             first = coloured[0] if coloured else first

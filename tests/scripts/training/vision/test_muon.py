@@ -10,9 +10,7 @@ def test_it_steps_as_torch_s_own() -> None:
     ours = [nn.Parameter(torch.randn(shape)) for shape in shapes]
     theirs = [nn.Parameter(each.detach().clone()) for each in ours]
     stepped = Muon(ours, lr=0.1)
-    reference = torch.optim.Muon(
-        theirs, lr=0.1, weight_decay=0.0, adjust_lr_fn="match_rms_adamw", ns_steps=ITERATIONS
-    )
+    reference = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.0, adjust_lr_fn="match_rms_adamw", ns_steps=ITERATIONS)
     for _ in range(3):
         for one, other in zip(ours, theirs, strict=True):
             one.grad = torch.randn_like(one)

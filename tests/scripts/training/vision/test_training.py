@@ -90,7 +90,9 @@ def test_from_pictures_to_a_folder_that_sees(
         monkeypatch.setattr(sys, "argv", ["command", "--work", str(work), *arguments])
         module.main()
 
-    given = [argument for style, folder in zip(STYLES, sources, strict=True) for argument in (f"--{style}", str(folder))]
+    given = [
+        argument for style, folder in zip(STYLES, sources, strict=True) for argument in (f"--{style}", str(folder))
+    ]
     run(prepare, *given, "--scenes", "24", "--processes", "0")
     run(align, "--steps", "2", "--batch", "6")
     run(align, "--steps", "1", "--batch", "6", "--resume", str(work / "aligned.pt"), "--skip", "6")
@@ -148,11 +150,13 @@ def test_without_pictures_the_template_is_the_language_models_own() -> None:
     chats = [
         [{"role": "user", "content": "Hi"}],
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
-        [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "No"}],
+        [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Yes?"},
+            {"role": "user", "content": "No"},
+        ],
     ]
-    own, ours = (
-        jinja2.Environment().from_string(text) for text in (load_tokenizer().chat_template, export.TEMPLATE)
-    )
+    own, ours = (jinja2.Environment().from_string(text) for text in (load_tokenizer().chat_template, export.TEMPLATE))
     for messages in chats:
         for generate in (True, False):
             expected = own.render(messages=messages, add_generation_prompt=generate)
