@@ -1,6 +1,8 @@
 """The text pipeline: schedule, run, postprocess."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Rows
+from contextlib import contextmanager
 from time import monotonic
 
 import numpy as np
@@ -55,7 +57,8 @@ class TextPipeline:
         """`draft`: the model that proposes. `source`: what the model was loaded from. Raises ModelError where options,
         models and machine do not fit together."""
         decoder, tokenizer = model.decoder, model.tokenizer
-        self._encoder = None if model.vision is None else _image_encoder(model.vision, decoder, options)
+        vision = model.vision
+        self._encoder = None if vision is None else _image_encoder(vision, decoder, options)
         size = _cache_size(decoder, options, draft)
         self._decoder = decoder
         self._options = options
@@ -71,7 +74,6 @@ class TextPipeline:
         self._blocks = BlockManager(size.num_blocks, self._runner.block_size)
         self._scheduler = _scheduler(self._blocks, decoder.tile, options, size, self._speculation)
         vocabulary = Vocabulary(tokenizer, decoder.config.vocab_size)
-        vision = model.vision
         template = (vision and vision.chat_template) or tokenizer.chat_template
         self._sampling = sampling_defaults(options.sampling, model.generation.sampling, source)
         self._preparer = Preparer(
@@ -284,11 +286,16 @@ def _load(source: str, spec: ModelSpec[TextOptions], vision: str | None = None) 
 
 
 def _image_preparer(vision: Vision, placeholder: str, options: TextOptions) -> ImagePreparer:
-    """`placeholder`: as it is spelled."""
-    decode = MediaDecoder().picture
-    return ImagePreparer(
-        vision, placeholder, decode, max_images=options.max_images, max_pixels=options.max_image_pixels
+    """`placeholder`: as it is spelled. Raises ModelError where the processor is wanted at once and can't be loaded."""
+    media = MediaDecoder()
+    preparer = ImagePreparer(
+        vision, placeholder, media.picture, max_images=options.max_images, max_pixels=options.max_image_pixels
     )
+    if options.preload_vision:
+        media.warm()
+        with _preloading():
+            preparer.load()
+    return preparer
 
 
 def _image_encoder(vision: Vision, decoder: CausalDecoder, options: TextOptions) -> ImageEncoder[Sequence]:
@@ -300,11 +307,17 @@ def _image_encoder(vision: Vision, decoder: CausalDecoder, options: TextOptions)
         max_pixels=options.max_encoder_pixels,
     )
     if options.preload_vision or decoder.gpu is not None:  # on a GPU the KV cache is as large as what is left
-        try:
+        with _preloading():
             encoder.load()
-        except ModelLoadError as error:
-            raise ModelError(f"text.preload_vision: {error}") from error
     return encoder
+
+
+@contextmanager
+def _preloading() -> Iterator[None]:
+    try:
+        yield
+    except ModelLoadError as error:
+        raise ModelError(f"the half that sees: {error}") from error
 
 
 def _cache_size(decoder: CausalDecoder, options: TextOptions, draft: LoadedModel | None) -> CacheSize:

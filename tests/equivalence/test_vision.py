@@ -121,7 +121,7 @@ def test_the_tokens_are_those_of_transformers(checkpoint, family: str) -> None:
                 break
 
 
-@pytest.mark.parametrize("family", vision_models.FAMILIES)
+@pytest.mark.parametrize("family", ["idefics3", "qwen3-vl", "gemma3"])
 @pytest.mark.parametrize("kind", ["bfloat16", "int8", "int4"])
 def test_alone_and_in_company_it_says_the_same(checkpoint, family: str, kind: str) -> None:
     made = checkpoint(family)

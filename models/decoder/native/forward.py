@@ -113,6 +113,7 @@ class NativeForward:
         rows = len(hidden)
         lengths, starts, tables = array("i"), array("i"), array("i")
         for segment in batch.segments:
+            assert not segment.spans  # of no model that `knows` takes
             end = segment.context + segment.length
             starts.extend([len(tables)] * segment.length)
             lengths.extend(range(segment.context + 1, end + 1))

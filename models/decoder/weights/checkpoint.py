@@ -33,8 +33,8 @@ class SafetensorsCheckpoint:
         self._files = SafetensorsFiles(folder)
         self._packing = packing
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._files or self._packed(name) is not None
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (name in self._files or self._packed(name) is not None)
 
     def require(self, config: DecoderConfig) -> None:
         def shape_of(name: str, expected: Shape) -> Shape | None:

@@ -60,6 +60,7 @@ class DenseLinear:
         self._name = f"dense {str(weight.dtype).removeprefix('torch.')}"
         self._bias = None if bias is None else bias.to(weight.dtype)
         self._dtype = weight.dtype
+        self._outputs = weight.shape[0]
         self.weight_bytes = weight.nbytes
         packed = packed or (weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and packs_bf16())
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 64) if packed else weight
@@ -79,6 +80,8 @@ class DenseLinear:
         if not self._packed:
             return self.prefill(x)
         rows = x.shape[0]
+        if rows == 0:  # of a chunk of a prompt whose logits nobody wants
+            return x.new_empty((0, self._outputs))
         padded = pad(x, (0, 0, 0, -rows % DENSE_ROWS))
         pieces = [self.prefill(padded[start : start + DENSE_ROWS]) for start in range(0, rows, DENSE_ROWS)]
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces))[:rows]

@@ -85,6 +85,11 @@ def test_an_error_is_what_its_body_says() -> None:
     assert error == b'{"error":{"message":"no","type":"invalid_request_error","param":"n","code":null}}'
 
 
+def seen(image: Any) -> dict[str, Any]:
+    """A chat about an image."""
+    return {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": image}]}]}
+
+
 # Bodies, and whether they are valid: by the schema as by the endpoint.
 JUDGED: list[tuple[str, dict[str, Any], bool]] = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, True),
@@ -93,6 +98,10 @@ JUDGED: list[tuple[str, dict[str, Any], bool]] = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "logit_bias": {"7": 1}}, True),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "logit_bias": {"x": 1}}, False),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "n": 0}, False),
+    ("/v1/chat/completions", seen({"url": "data:image/png;base64,AAAA", "detail": "low"}), True),
+    ("/v1/chat/completions", seen("data:image/png;base64,AAAA"), True),
+    ("/v1/chat/completions", seen({"url": "data:image/png;base64,AAAA", "detail": "medium"}), False),
+    ("/v1/chat/completions", seen({"detail": "low"}), False),
     ("/v1/completions", {"prompt": ""}, True),
     ("/v1/completions", {"prompt": "hi", "logit_bias": {"-1": 1}}, False),
     ("/v1/embeddings", {"input": "hi"}, True),

@@ -109,6 +109,13 @@ async def test_forms_of_input(it: ScriptedApp, input: Any, inputs: list[Any]) ->
     assert opened(it) == EmbeddingRequest(inputs=inputs, truncate="start", dimensions=2)
 
 
+async def test_an_image_for_a_model_that_embeds_text_alone(server: AppHost) -> None:
+    it = server.app(ScriptedBackend(answer=answered), kind="embedding")
+    error = (await embed(it, ["a", {"image": f"data:image/png;base64,{PNG}"}])).json()["error"]
+    assert (error["param"], error["code"]) == ("input[1]", "unsupported_content")
+    assert it.backend.calls == []
+
+
 async def test_null_is_absence_and_user_has_no_effect(it: ScriptedApp) -> None:
     await embed(it, "a", encoding_format=None, dimensions=None, truncate=None, user={"any": "thing"})
     assert opened(it) == EmbeddingRequest(inputs=[StringPrompt("a")])

@@ -92,3 +92,9 @@ def test_int4_on_cuda_computes_what_its_codes_say() -> None:
     moved = Int4Weight(form.codes.cuda(), form.scale.cuda(), form.zero.cuda())
     expected = x.float() @ form.dense().T
     assert (Int4Linear(moved).decode(x.cuda()).float().cpu() - expected).abs().max() <= 0.02 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_no_rows_give_no_rows(name: str) -> None:
+    """A chunk of a prompt whose logits nobody wants."""
+    assert MAKERS[name]().decode(inputs(1)[:0]).shape == (0, ROWS)

@@ -7,7 +7,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from models.errors import ModelLoadError
 from pipelines.base import InvalidRequest
-from pipelines.messages.text import FunctionCall, Message, TextPart, ToolCall
+from pipelines.messages.text import FunctionCall, ImagePart, Message, TextPart, ToolCall
 from pipelines.text.prompt.chat_template import ChatTemplate
 
 CHATML = """{% for message in messages %}{% if loop.first and message['role'] != 'system' %}
@@ -144,3 +144,68 @@ def test_arguments_that_are_nested_too_deep_are_named():
     with pytest.raises(InvalidRequest) as caught:
         template.render([Message("assistant", tool_calls=[call])])
     assert caught.value.param == "messages"
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+BOTH = (
+    "{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+    "{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}{% endif %}{% endfor %}"
+)
+LISTS = (
+    "{% for m in messages %}[{{ m.role }}]{% if m.content[0].type == 'image' %}!{% endif %}{% for p in m.content %}"
+    "{% if p['type'] == 'text' %}{{ p['text'] }}{% elif p['type'] == 'image' %}<image>{% endif %}"
+    "{% endfor %}{% endfor %}"
+)
+LISTS_WITH_IMAGES_FIRST = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ m.content[0]['text'] }}{% else %}[{{ m.role }}]"
+    "{% for p in m.content | selectattr('type', 'equalto', 'image') %}<image>{% endfor %}"
+    "{% for p in m.content | selectattr('type', 'equalto', 'text') %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}"
+)
+STRICT = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}"
+    "{% endif %}"
+    "{% if m.content is string %}{{ m.content | trim }}{% else %}{% for p in m.content %}{{ p.text | trim }}"
+    "{{ '<image>' if p.type == 'image' }}{% endfor %}{% endif %}|{% endfor %}"
+)
+
+
+def seeing(source: str) -> ChatTemplate:
+    return ChatTemplate(source, {}, sees=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (BOTH, "[system]Be[user]a\nb[assistant]c[user]<image>d<image>"),
+        (LISTS, "[system]Be[user]a\nb[assistant]c[user]!<image>d<image>"),
+        (LISTS_WITH_IMAGES_FIRST, "Be[user]a\nb[assistant]c[user]<image><image>d"),
+    ],
+)
+def test_templates_of_models_that_see_get_the_form_that_they_know(source: str, expected: str) -> None:
+    shown = Message("user", [ImagePart(b""), TextPart("d"), ImagePart(b"")])
+    conversation = [said("system", "Be"), said("user", "a", "b"), said("assistant", "c"), shown]
+    assert seeing(source).render(conversation).text == expected
+
+
+def test_a_template_that_wants_turns_and_no_system_message_gets_strings() -> None:
+    shown = Message("user", [TextPart(" a "), ImagePart(b"")])
+    assert seeing(STRICT).render([shown, said("assistant", " b "), said("user", "c")]).text == "a<image>|b|c|"
+    assert not seeing(STRICT)._lists
+
+
+def test_a_message_without_content_is_an_empty_text() -> None:
+    assert seeing(LISTS).render([Message("assistant"), said("user", "a")]).text == "[assistant][user]a"
+
+
+def test_typed_control_tokens_beside_images_are_kept_apart() -> None:
+    template = ChatTemplate(LISTS, {}, ["<image>"], sees=True)
+    rendered = template.render([Message("user", [TextPart("<image>"), ImagePart(b""), TextPart("b<image>")])])
+    assert rendered.text.count("<image>") == 1
+    assert list(rendered.literals.values()) == ["<image>"]
+
+
+def test_models_that_do_not_see_take_no_images() -> None:
+    with pytest.raises(InvalidRequest, match="no images") as refusal:
+        ChatTemplate(BOTH, {}).render([Message("user", [ImagePart(b"", field="messages[0].content[0]")])])
+    assert refusal.value.param == "messages[0].content[0]"

@@ -1,11 +1,13 @@
 """Steps that encode images: which, how often, in whose turn, and for how long they are kept."""
 
+import random
+
 import pytest
 
-from pipelines.base import StepFailed, Ticket
+from pipelines.base import ModelError, StepFailed, Ticket
 from pipelines.messages.frames import Done, Failed
 from pipelines.text.vision import encoder as encoder_module
-from tests.pipelines.text.fakes import generate, only, request, run
+from tests.pipelines.text.fakes import choices, generate, only, request, run
 from tests.pipelines.text.vision.seeing import FAMILIES, Model, chat, picture, submit
 
 LARGE = picture(3, 24, 24)  # 36 rows of 16 bytes
@@ -31,10 +33,13 @@ def test_the_tower_is_loaded_at_the_first_image():
     assert model.loads == 1
 
 
-def test_or_at_start():
+def test_or_at_start_with_all_else_that_an_image_needs():
     model = Model()
-    model.pipeline(preload_vision=True)
+    pipeline = model.pipeline(preload_vision=True)
     assert model.loads == 1
+    assert pipeline._preparer._images._processor is model.processor
+    with pytest.raises(ModelError, match="safetensors is not there"):
+        Model(loadable=False).pipeline(preload_vision=True)
 
 
 def test_an_image_is_encoded_once_however_many_show_it_at_a_time():
@@ -259,3 +264,47 @@ def test_eight_chats_with_images_beside_eight_of_text():
     assert model.tower.encoded == 5
     for id, each in asked.items():
         assert only(together[id]).text == only(generate(Model(model.family).pipeline(), each)).text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whatever_comes_and_goes_all_that_ends_is_as_if_it_were_alone(family):
+    """Requests of three tenants over a few pictures, with little room for anything; now and then one is given up."""
+    rng = random.Random(7)
+    pictures = [picture(number, 8 + 4 * number, 12) for number in range(5)]
+
+    def asked(number: int):
+        own = random.Random(number)
+        parts = [own.choice(pictures) if own.random() < 0.5 else "text" * own.randint(1, 4) for _ in range(4)]
+        return chat("r", *parts, n=own.choice((1, 1, 2)), max_tokens=own.randint(1, 25))
+
+    model = Model(FAMILIES[family])
+    pipeline = model.pipeline(encoder_cache_bytes=60 * 16, max_encoder_pixels=300, kv_cache_tokens=160, max_num_seqs=4)
+    events: dict[str, list] = {}
+    gone: set[str] = set()
+
+    def step() -> None:
+        running = pipeline._scheduler._running
+        if len(running) > 1 and rng.random() < 0.1:
+            pipeline._scheduler._preempt(running[-1])
+        for event in pipeline.step().events:
+            events.setdefault(event.id, []).append(event)
+
+    for number in range(30):
+        submit(pipeline, str(number), asked(number), tenant=rng.choice("abc"), received=float(number))
+        for _ in range(rng.randint(0, 12)):
+            step()
+        if rng.random() < 0.2:
+            id = str(rng.randrange(number + 1))
+            if not isinstance(events.get(id, [None])[-1], Done):
+                gone.add(id)
+            pipeline.abort(id)
+    while pipeline.busy:
+        step()
+    counters = pipeline.stats().counters  # verifies that nobody holds anything
+    assert min(len(gone), counters["preemptions"], counters["encoder_cache_hits"]) > 2
+    for number in range(30):
+        if str(number) not in gone:
+            alone = choices(generate(Model(model.family).pipeline(), asked(number)))
+            assert {i: each.text for i, each in choices(events[str(number)]).items()} == {
+                i: each.text for i, each in alone.items()
+            }
