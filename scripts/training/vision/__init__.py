@@ -3,8 +3,8 @@
     prepare → align → tune → export → evaluate
 
 Each is a command (`python -m scripts.training.vision.prepare --help`) that reads what the one before left in one
-working folder. The language half is the embedded SmolLM2-135M, as its GGUF file has it, and stays as it is. Nothing of this is
-imported when the model is served.
+working folder. The language half is the embedded SmolLM2-135M, as its GGUF file has it, and stays as it is. Nothing of
+this is imported when the model is served.
 """
 
 NAME = "emoji-vision"

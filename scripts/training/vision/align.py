@@ -124,9 +124,11 @@ class Average:
 class Optimisers:
     """Muon for the matrices, AdamW for all else, with one schedule: up, flat, down to 0."""
 
-    def __init__(self, network: nn.Module, muon_rate: float, adam_rate: float, steps: int, *, flat: float) -> None:
+    def __init__(
+        self, network: nn.Module, muon_rate: float, adam_rate: float, steps: int, *, flat: float, warm_up: int = 60
+    ) -> None:
         matrices, others = parameters(network)
-        self._steps, self._flat = steps, flat
+        self._steps, self._flat, self._warm_up = steps, flat, warm_up
         muon = Muon(matrices, lr=muon_rate)
         adam = torch.optim.AdamW(others, lr=adam_rate, weight_decay=0.0, betas=(0.9, 0.98))
         self._all: list[Any] = [muon, adam]
@@ -138,7 +140,7 @@ class Optimisers:
             optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
-        share = min(1.0, (at + 1) / 60, (self._steps - at) / (self._steps * (1 - self._flat)))
+        share = min(1.0, (at + 1) / self._warm_up, (self._steps - at) / (self._steps * (1 - self._flat)))
         for optimiser, rate in zip(self._all, self._rates, strict=True):
             optimiser.param_groups[0]["lr"] = rate * share
             optimiser.step()

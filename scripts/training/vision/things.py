@@ -9,20 +9,7 @@ from scripts.training.emoji.concepts import COLOUR_WORDS, Concept, read_concepts
 
 FILE = Path(__file__).with_name("things.txt")
 LEFT_OUT = frozenset({"Flags", "Component", "Symbols", "People & Body"})
-CLOCKS = [
-    "clock1",
-    "clock2",
-    "clock3",
-    "clock4",
-    "clock5",
-    "clock6",
-    "clock7",
-    "clock8",
-    "clock9",
-    "clock10",
-    "clock11",
-    "clock12",
-]
+CLOCKS = tuple(f"clock{hour}" for hour in range(1, 13))
 
 # Subcategories of emoji-datasource, by how they begin, and what one would call such a thing.
 KINDS = {

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,22 @@ from scripts.training.vision.chats import BEFORE, Chat, chat
 from scripts.training.vision.language import load_language, load_tokenizer
 from scripts.training.vision.prepare import Pool, load_scenes
 from scripts.training.vision.questions import COUNTS, ask
+from scripts.training.vision.scenes import Scene
 from scripts.training.vision.tower import ROWS, Tower, to_signal
 
-BATCH, CHATS = 96, 28  # pictures of a step, and how many of them are chatted about
-MUON_RATE, ADAM_RATE = 1.5e-3, 7e-4
-TWO_TURNS = 0.5  # of the chats
+BATCH, CHATS = 32, 14  # pictures of a step, and how many of them are chatted about
+MUON_RATE, ADAM_RATE = 2e-3, 1.5e-3
+TWO_TURNS = 0.25  # of the steps: the chats have a second question
 SLOTS = 0.3  # what the task of stage 1 still counts
 OTHERS = 0.4
 COMMON = 12_000  # tokens that an answer's are told from, beside those that answers have
-EVERY = 10  # steps, a line of the log
+EVERY = 20  # steps, a line of the log
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=260)
+    parser.add_argument("--steps", type=int, default=420)
     parser.add_argument("--skip", type=int, default=0, help="scenes of the pool")
     given = parser.parse_args()
     torch.manual_seed(2)
@@ -85,9 +87,10 @@ def train(work: Path, steps: int, skip: int) -> None:
     things, tokenizer, choose = scenes.things, load_tokenizer(), random.Random(2)
     pool = Pool(work, core=sum(thing.core for thing in things), others=OTHERS, probe=PROBE)
 
-    def talk(scene: Any) -> Chat:
-        turns = [ask(scene, things, choose) for _ in range(1 + (choose.random() < TWO_TURNS))]
-        return chat(turns, tokenizer)
+    def talk(seen: Sequence[Scene]) -> list[Chat]:
+        """All of one length, about, as each is padded to the longest."""
+        turns = 1 + (choose.random() < TWO_TURNS)
+        return [chat([ask(scene, things, choose) for _ in range(turns)], tokenizer) for scene in seen]
 
     answers = {
         number
@@ -99,7 +102,7 @@ def train(work: Path, steps: int, skip: int) -> None:
     targets = Targets.of(things, teacher.embeddings)
     tower = Tower()
     tower.load_state_dict(torch.load(work / "aligned.pt", weights_only=True), strict=True)
-    optimisers = Optimisers(tower, MUON_RATE, ADAM_RATE, steps, flat=0.3)
+    optimisers = Optimisers(tower, MUON_RATE, ADAM_RATE, steps, flat=0.45, warm_up=20)
     average = Average(tower, decay=0.98)
     batches = pool.batches(BATCH, skip)
     total, told, started = 0.0, 0.0, time.monotonic()
@@ -108,7 +111,7 @@ def train(work: Path, steps: int, skip: int) -> None:
             seen, pixels = next(batches)
             with torch.autocast("cpu", torch.bfloat16):
                 _, rows = tower(to_signal(pixels))
-            answered = teacher.loss(rows[:CHATS], [talk(scene) for scene in seen[:CHATS]])
+            answered = teacher.loss(rows[:CHATS], talk(seen[:CHATS]))
             loss = answered + SLOTS * slots_loss(rows.float(), targets, targets.rows(seen))
             optimisers.step(loss, step)
             average.update()
