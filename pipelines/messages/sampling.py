@@ -9,6 +9,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from pipelines.messages.grammar import Grammar
+
 Temperature = Annotated[float, Meta(ge=0, le=2)]  # 0: greedy
 TopP = Annotated[float, Meta(ge=0, le=1)]  # 1: off; 0: greedy
 TopK = Annotated[int, Meta(ge=-1, le=2**31 - 1)]  # 0 or -1: off
@@ -67,6 +69,7 @@ class Sampling(SamplingFields, frozen=True, kw_only=True, omit_defaults=True):
     """What a request asks for."""
 
     logprobs: TopLogprobs | None = None  # None: off; k: the chosen token's and the k most likely ones'
+    grammar: Grammar | None = None  # what the text keeps to
 
 
 class SamplingValues(SamplingDefaults, frozen=True, kw_only=True):

@@ -14,14 +14,15 @@ RECOVERY = 0.001
 
 @dataclass(slots=True)
 class Drafting:
-    kind: ProposerKind
+    kind: ProposerKind | None  # None: only what its rules leave no choice about is drafted
     most: int  # tokens a draft
     trust: float = field(init=False)  # that a proposed token is right, where the one before it was
     drafts: tuple[int, ...] = ()  # to be verified in the next step
+    forced: bool = False  # nobody had to propose them: there is no choice
     guess: int | None = None  # a proposal that was not worth a row; seeing whether it was right costs nothing
 
     def __post_init__(self) -> None:
-        self.trust = OPTIMISM[self.kind]
+        self.trust = OPTIMISM[self.kind] if self.kind else 0.0
 
     def length(self, room: int, threshold: float) -> int:
         """Tokens that are worth their rows, at most `room`."""
@@ -33,12 +34,17 @@ class Drafting:
 
     def take(self, proposed: Sequence[int], length: int) -> None:
         """Tokens for the next step, the first `length` of them to be verified."""
-        self.drafts = tuple(proposed[:length])
+        self.drafts, self.forced = tuple(proposed[:length]), False
         self.guess = proposed[0] if proposed and not length else None
+
+    def force(self, tokens: Sequence[int]) -> None:
+        """What has to come next, to be verified in the next step; it says nothing of the proposer."""
+        self.drafts, self.forced, self.guess = tuple(tokens), True, None
 
     def recover(self) -> None:
         """Nothing was proposed, because it was not worth it: after a while it is tried again."""
-        self.trust += RECOVERY * (OPTIMISM[self.kind] - self.trust)
+        if self.kind:
+            self.trust += RECOVERY * (OPTIMISM[self.kind] - self.trust)
 
     def learn(self, drafted: int, accepted: int, token: int) -> None:
         """How a draft fared; `token`: the first that the step gave."""

@@ -1,37 +1,27 @@
 """The text pipeline: schedule, run, postprocess."""
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Rows
-from contextlib import contextmanager
 from time import monotonic
-
-import numpy as np
 
 from metrics.definitions import text as metrics
 from metrics.definitions.common import DEVICE_MEMORY
 from metrics.metric import GaugeSeries
-from models.decoder.batch import CausalDecoder
-from models.decoder.loading import LoadedModel, load_decoder
-from models.decoder.native.library import library
-from models.device import multiplies_bf16
+from models.decoder.loading import LoadedModel
 from models.errors import ModelLoadError
-from models.files.source import resolve
-from models.vision.vision import Vision
 from pipelines.base import InvalidRequest, ModelError, StepFailed, StepResult, Ticket, non_finite
-from pipelines.media.decoder import MediaDecoder
 from pipelines.messages.frames import Event, Failed, ModelSpec, Ready, Stats, StepReport
-from pipelines.messages.text import ProposerKind, TextOptions, TextRequest
-from pipelines.text.cache.block_manager import BlockManager
-from pipelines.text.cache.memory import (
-    CacheSize,
-    available_bytes,
-    dense_prefill_fits,
-    gpu_memory,
-    reserved_bytes,
-    size_cache,
+from pipelines.messages.text import FinishReason, TextOptions, TextRequest
+from pipelines.text.assembly import (
+    cache_size,
+    find_proposers,
+    image_encoder,
+    image_preparer,
+    load_model,
+    make_scheduler,
+    require_sight,
 )
-from pipelines.text.drafts.draft_model import DraftModel, require_same_vocabulary
-from pipelines.text.drafts.ngram import NgramProposer
+from pipelines.text.cache.block_manager import BlockManager
+from pipelines.text.cache.memory import reserved_bytes
 from pipelines.text.plan import Plan
 from pipelines.text.postprocess import Postprocessor
 from pipelines.text.prompt.chat_template import ChatTemplate
@@ -39,13 +29,12 @@ from pipelines.text.prompt.effort import effort
 from pipelines.text.prompt.prepare import Preparer
 from pipelines.text.prompt.vocabulary import Vocabulary
 from pipelines.text.results import Failure, Result, read_logits
-from pipelines.text.runner import Runner, try_largest
+from pipelines.text.runner import Runner
 from pipelines.text.sample.defaults import sampling_defaults
-from pipelines.text.scheduler import Scheduler
+from pipelines.text.sample.sampler import Choice
 from pipelines.text.sequence import Sequence, State
-from pipelines.text.speculative import Proposer, Speculation
+from pipelines.text.speculative import Speculation
 from pipelines.text.vision.encoder import ImageEncoder
-from pipelines.text.vision.prepare import ImagePreparer
 
 
 class TextPipeline:
@@ -58,8 +47,9 @@ class TextPipeline:
         models and machine do not fit together."""
         decoder, tokenizer = model.decoder, model.tokenizer
         vision = model.vision
-        self._encoder = None if vision is None else _image_encoder(vision, decoder, options)
-        size = _cache_size(decoder, options, draft)
+        require_sight(vision, options)
+        self._encoder = None if vision is None else image_encoder(vision, decoder, options)
+        size = cache_size(decoder, options, draft)
         self._decoder = decoder
         self._options = options
         self._runner = Runner(decoder, size.num_blocks)
@@ -67,12 +57,12 @@ class TextPipeline:
         self._runner.capture_graphs(
             options.cuda_graphs, max_rows=options.max_num_seqs, max_positions=size.max_model_len
         )
-        proposers = _proposers(model, options, draft, size)
+        proposers = find_proposers(model, options, draft, size)
         self._speculation = Speculation(proposers, self._runner.decode_cost)
         if options.speculation or draft:
             self._speculation.measure()  # before there are requests, rather than within the first
         self._blocks = BlockManager(size.num_blocks, self._runner.block_size)
-        self._scheduler = _scheduler(self._blocks, decoder.tile, options, size, self._speculation)
+        self._scheduler = make_scheduler(self._blocks, decoder.tile, options, size, self._speculation)
         vocabulary = Vocabulary(tokenizer, decoder.config.vocab_size)
         template = (vision and vision.chat_template) or tokenizer.chat_template
         self._sampling = sampling_defaults(options.sampling, model.generation.sampling, source)
@@ -88,7 +78,7 @@ class TextPipeline:
             block_size=self._runner.block_size,
             options=options,
             proposers=tuple(proposers),
-            images=None if vision is None else _image_preparer(vision, tokenizer.spelling(vision.placeholder), options),
+            images=None if vision is None else image_preparer(vision, tokenizer.spelling(vision.placeholder), options),
         )
         self._postprocessor = Postprocessor(vocabulary)
         self._max_model_len = size.max_model_len
@@ -99,11 +89,11 @@ class TextPipeline:
     @classmethod
     def load(cls, spec: ModelSpec[TextOptions]) -> "tuple[TextPipeline, Ready]":
         try:
-            model = _load(spec.source, spec, spec.options.vision)
+            model = load_model(spec.source, spec, spec.options.vision)
         except ModelLoadError as error:
             raise ModelError(str(error)) from error
         try:
-            draft = _load(spec.options.draft, spec) if spec.options.draft else None
+            draft = load_model(spec.options.draft, spec) if spec.options.draft else None
         except ModelLoadError as error:
             raise ModelError(f"text.draft: {error}") from error
         pipeline = cls(model, spec.options, draft, spec.source)
@@ -210,14 +200,14 @@ class TextPipeline:
                 continue
             if result.failure is not None:
                 self.abort(sequence.ticket.id)
-                events.append(_failed(sequence.ticket.id, result.failure))
+                events.append(_failed(sequence.ticket.id, result.failure, result.reason))
                 continue
             if chunk.scores:
                 self._postprocessor.score(sequence, chunk.start + 1, result.scores)
             if result.choices:
                 self._speculation.learn(sequence, len(chunk.drafts), result.accepted, result.choices[0].token)
             if sequence.computed >= len(sequence.tokens):
-                for choice in result.choices or (None,):
+                for choice in _steps(result):
                     said, done = self._postprocessor.advance(sequence, choice, ended)
                     events.extend(said)
                     if done:  # what was drafted behind an end is not said
@@ -261,108 +251,15 @@ class TextPipeline:
         )
 
 
-def _failed(id: str, failure: Failure) -> Failed:
+def _steps(result: Result) -> Rows[Choice | FinishReason]:
+    """What a step says of a sequence, token by token."""
+    if result.complete:
+        return (*result.choices, "stop")
+    return result.choices or ("length",)
+
+
+def _failed(id: str, failure: Failure, reason: str) -> Failed:
     if failure == "all banned":
-        return Failed(id, "invalid_request", "the request's settings leave no token that may come next")
+        message = "the request's settings leave no token that may come next"
+        return Failed(id, "invalid_request", f"{message}: {reason}" if reason else message)
     return non_finite(id)
-
-
-def _load(source: str, spec: ModelSpec[TextOptions], vision: str | None = None) -> LoadedModel:
-    """`vision`: source of the half that sees. Raises ModelLoadError."""
-    path = resolve(source)
-    dense = spec.options.dense_prefill
-    # The native library multiplies quantised weights faster than torch multiplies dense ones.
-    if dense is None and (library() or not dense_prefill_fits(path, available_bytes(), multiplies_bf16())):
-        dense = False
-    return load_decoder(
-        path,
-        device=spec.device,
-        dtype=spec.dtype,
-        quantization=spec.quantization,
-        dense_prefill=dense,
-        threads=spec.threads,
-        vision=resolve(vision) if vision else None,
-    )
-
-
-def _image_preparer(vision: Vision, placeholder: str, options: TextOptions) -> ImagePreparer:
-    """`placeholder`: as it is spelled. Raises ModelError where the processor is wanted at once and can't be loaded."""
-    media = MediaDecoder()
-    preparer = ImagePreparer(
-        vision, placeholder, media.picture, max_images=options.max_images, max_pixels=options.max_image_pixels
-    )
-    if options.preload_vision:
-        media.warm()
-        with _preloading():
-            preparer.load()
-    return preparer
-
-
-def _image_encoder(vision: Vision, decoder: CausalDecoder, options: TextOptions) -> ImageEncoder[Sequence]:
-    """Raises ModelError where the tower is wanted at once and can't be loaded."""
-    encoder: ImageEncoder[Sequence] = ImageEncoder(
-        vision.load_tower,
-        row_bytes=decoder.config.hidden_size * np.dtype(np.float32).itemsize,
-        cache_bytes=options.encoder_cache_bytes,
-        max_pixels=options.max_encoder_pixels,
-    )
-    if options.preload_vision or decoder.gpu is not None:  # on a GPU the KV cache is as large as what is left
-        with _preloading():
-            encoder.load()
-    return encoder
-
-
-@contextmanager
-def _preloading() -> Iterator[None]:
-    try:
-        yield
-    except ModelLoadError as error:
-        raise ModelError(f"the half that sees: {error}") from error
-
-
-def _cache_size(decoder: CausalDecoder, options: TextOptions, draft: LoadedModel | None) -> CacheSize:
-    probe = decoder.new_cache(1)
-    gpu = gpu_memory(decoder.gpu, lambda: try_largest(decoder, options)) if decoder.gpu is not None else None
-    return size_cache(
-        options,
-        context=decoder.config.max_position_embeddings,
-        block_size=probe.block_size,
-        # A draft model reads what the model reads: it has as many blocks, of the same size.
-        bytes_per_block=probe.bytes_per_block + (draft.decoder.new_cache(1).bytes_per_block if draft else 0),
-        available=available_bytes(),
-        gpu=gpu,
-    )
-
-
-def _proposers(
-    model: LoadedModel, options: TextOptions, draft: LoadedModel | None, size: CacheSize
-) -> dict[ProposerKind, Proposer]:
-    """Raises ModelError where the draft model is missing, or can't be one for the model."""
-    proposers: dict[ProposerKind, Proposer] = {"ngram": NgramProposer()}
-    if draft is not None:
-        require_same_vocabulary(model.tokenizer, draft.tokenizer)
-        proposers["draft"] = DraftModel(
-            draft.decoder,
-            size.num_blocks,
-            vocab_size=model.decoder.config.vocab_size,
-            max_num_batched_tokens=options.max_num_batched_tokens,
-        )
-    elif options.speculation == "draft":
-        raise ModelError('text.draft: speculation = "draft" needs the source of a draft model')
-    return proposers
-
-
-def _scheduler(
-    blocks: BlockManager, tile: int, options: TextOptions, size: CacheSize, speculation: Speculation
-) -> Scheduler:
-    try:
-        return Scheduler(
-            blocks,
-            tile=tile,
-            max_num_seqs=options.max_num_seqs,
-            max_num_batched_tokens=options.max_num_batched_tokens,
-            max_model_len=size.max_model_len,
-            released=speculation.release,
-        )
-    except ValueError as error:
-        raise ModelError(f"text.max_num_batched_tokens, text.max_num_seqs: {error}") from error

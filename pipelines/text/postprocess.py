@@ -14,7 +14,8 @@ class Postprocessor:
 
     A choice ends with `stop` at the model's EOS, at one of its own stop ids or at a stop string, none of which is
     part of the text; else with `length`. Each generated token is a completion token, the one that ended the choice
-    too. The first `min_tokens` take no part in stop strings, as EOS and stop ids can't be drawn for them.
+    too. The first `min_tokens` take no part in stop strings, as EOS and stop ids can't be drawn for them, and neither
+    does what follows a text that may not end yet.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -28,23 +29,25 @@ class Postprocessor:
             if position == len(entries):
                 entries.append(self._vocabulary.logprob(sequence.tokens[position], row))
 
-    def advance(self, sequence: Sequence, choice: Choice | None, now: float) -> tuple[list[Event], bool]:
-        """Append what was drawn for the sequence (None: it asked for no token). Its events, and whether it has
-        ended."""
+    def advance(self, sequence: Sequence, choice: Choice | FinishReason, now: float) -> tuple[list[Event], bool]:
+        """Append what was drawn for the sequence, or end it without a token. Its events, and whether it has ended."""
         group = sequence.group
         id, index, at = group.ticket.id, sequence.index, now - group.ticket.received
         events: list[Event] = []
         if group.echo and sequence.num_output == 0:
             events.append(Delta(id, index, sequence.prompt_text, 0, at, sequence.prompt_logprobs or []))
-        if choice is None:
-            events.append(ChoiceDone(id, index, "length"))
+        if isinstance(choice, str):
+            rest = sequence.output.finish()
+            events += [Delta(id, index, rest.text, 0, at, rest.logprobs)] if any(rest) else []
+            events.append(ChoiceDone(id, index, choice))
         else:
             if group.first_token is None:
                 group.first_token = now
             group.last_token = now
             group.completion_tokens += 1
+            may_end = sequence.rules.may_end
             sequence.append(choice.token)
-            events.extend(self._say(sequence, choice, at))
+            events.extend(self._say(sequence, choice, at, may_end))
         ended = isinstance(events[-1], ChoiceDone)
         if ended:
             group.unfinished -= 1
@@ -52,13 +55,16 @@ class Postprocessor:
                 events.append(_done(group, now))
         return events, ended
 
-    def _say(self, sequence: Sequence, choice: Choice, at: float) -> tuple[Delta] | tuple[Delta, ChoiceDone]:
+    def _say(
+        self, sequence: Sequence, choice: Choice, at: float, may_end: bool
+    ) -> tuple[Delta] | tuple[Delta, ChoiceDone]:
+        """`may_end`: whether the text before the token may be all."""
         params, output, token = sequence.params, sequence.output, choice.token
         id, index = sequence.ticket.id, sequence.index
         entry = self._vocabulary.logprob(token, choice.logprobs) if choice.logprobs is not None else None
         reason: FinishReason | None = None
         stop: str | int | None = None
-        if token in params.stop_ids:
+        if may_end and token in params.stop_ids:
             # Like a stop string, it takes its entry with it.
             reason, stop = "stop", token
             text, logprobs = output.finish()
@@ -67,7 +73,7 @@ class Postprocessor:
             text, logprobs = output.finish(entry)
         else:
             data = self._vocabulary.bytes_of(token)
-            text, logprobs = output.push(data, entry, match=sequence.num_output > params.min_tokens)
+            text, logprobs = output.push(data, entry, match=may_end and sequence.num_output > params.min_tokens)
             if output.stop is not None:
                 reason, stop = "stop", output.stop
             elif sequence.num_output >= params.max_tokens:

@@ -19,11 +19,13 @@ class Result:
     choices: Rows[Choice] = ()  # where the chunk draws: the drafts that were right, and the token after them
     scores: Rows[RowLogprobs] = ()  # of the prompt's tokens from the chunk's second on, where the chunk scores them
     failure: Failure | None = None
+    reason: str = ""  # more of why all are banned
+    complete: bool = False  # no token may come behind the choices, and none has to
 
     @property
     def accepted(self) -> int:
         """Drafts that were right."""
-        return max(0, len(self.choices) - 1)
+        return max(0, len(self.choices) - (not self.complete))
 
 
 @dataclass(slots=True)
@@ -52,7 +54,8 @@ class Draw:
             return False
         ahead, token = len(self.taken), choice.token
         self.taken.append(choice)
-        if ahead >= len(self.chunk.drafts) or token != self.chunk.drafts[ahead] or self.params.ends(token):
+        ends = self.params.ends(token) and self.rules.may_end
+        if ends or ahead >= len(self.chunk.drafts) or token != self.chunk.drafts[ahead]:
             return False
         self.row += 1
         if self.rules:
@@ -98,5 +101,9 @@ def _result(draw: Draw | None, scores: Rows[RowLogprobs] | None, logits: StepLog
     if draw is None:
         return Result(scores=scores) if scores else _NOTHING
     if draw.failed:
-        return Result(failure="all banned" if logits.finite(draw.row) else "not finite")
+        if not logits.finite(draw.row):
+            return Result(failure="not finite")
+        if draw.rules.complete:
+            return Result(draw.taken, scores, complete=True)
+        return Result(failure="all banned", reason=draw.rules.reason)
     return Result(draw.taken, scores)

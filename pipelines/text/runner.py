@@ -111,14 +111,15 @@ class Runner:
         segments = [Segment(each.length, each.start, each.table) for each in rows]
         ids = list(chain.from_iterable(each.ids for each in rows))
         wanted = _logit_rows(rows)
-        shown = any(each.images is not None for each in rows)
-        if kind == "decode" and self._graphs is not None and not shown:
-            replayed = self._graphs.run(ids, segments)
-            if replayed is not None:
-                return replayed if wanted is None else replayed[wanted]
         positions = chain.from_iterable(range(each.start, each.start + each.length) for each in rows)
         batch = ForwardBatch(kind, _array(ids), _array(positions), segments, wanted)
-        return self._decoder.forward(with_images(batch, rows) if shown else batch, self._cache)
+        if any(each.images is not None for each in rows):
+            batch = with_images(batch, rows)
+        if kind == "decode" and self._graphs is not None:
+            replayed = self._graphs.run(ids, segments, batch.positions)
+            if replayed is not None:
+                return replayed if wanted is None else replayed[wanted]
+        return self._decoder.forward(batch, self._cache)
 
     # --- on the side --------------------------------------------------------------------------------------------------
 

@@ -14,15 +14,17 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
-from typing import Protocol
+from typing import Literal, Protocol
 
 from metrics.definitions import text as metrics
 from metrics.metric import CounterSeries, GaugeSeries
-from pipelines.messages.text import ProposerKind
+from pipelines.messages.text import MAX_DRAFT, ProposerKind
 from pipelines.text.sequence import Sequence
 from pipelines.text.step_cost import StepCost
 
 log = logging.getLogger(__name__)
+
+Source = ProposerKind | Literal["grammar"]  # of a draft; a grammar's are those that it leaves no choice about
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class DraftTotals:
         self.drafted += drafted
         self.accepted.update(range(accepted))
 
-    def counters(self, kind: ProposerKind) -> dict[CounterSeries, float]:
+    def counters(self, kind: Source) -> dict[CounterSeries, float]:
         """Empty before the first draft."""
         if not self.drafts:
             return {}
@@ -95,7 +97,8 @@ class Speculation:
         self._proposers = proposers
         self._decode_cost = decode_cost
         self._cost: StepCost | None = None  # not measured yet
-        self._totals = {kind: DraftTotals() for kind in proposers}
+        sources: list[Source] = [*proposers, "grammar"]
+        self._totals = {source: DraftTotals() for source in sources}
 
     def measure(self) -> StepCost:
         """What decode steps cost; at the latest, when drafts are wanted for the first time."""
@@ -105,6 +108,9 @@ class Speculation:
 
     def propose(self, wants: Rows[Want], running: int) -> None:
         """Drafts for the next step, which decodes `running` sequences; `length` of a want is what there is room for."""
+        began = perf_counter()
+        wants = [want for want in wants if not self._force(want, running)]
+        self._totals["grammar"].seconds += perf_counter() - began
         for kind, proposer in self._proposers.items():
             asked = [want for want in wants if want.sequence.drafting and want.sequence.drafting.kind == kind]
             if not asked:
@@ -118,6 +124,20 @@ class Speculation:
                     want.sequence.drafting = None
                     proposer.release(want.sequence)
             self._totals[kind].seconds += perf_counter() - began
+
+    def _force(self, want: Want, running: int) -> bool:
+        """Draft what the sequence's rules leave no choice about. Whether there is such."""
+        sequence = want.sequence
+        if not sequence.rules or sequence.drafting is None:
+            return False
+        sequence.drafting.take((), 0)
+        # They are right for certain.
+        if want.length == 0 or self.measure().threshold(running) >= 1:
+            return False
+        forced = sequence.rules.forced()[: min(want.length, MAX_DRAFT)]
+        if forced:
+            sequence.drafting.force(forced)
+        return bool(forced)
 
     def _propose(self, proposer: Proposer, asked: Rows[Want], running: int) -> None:
         threshold = self.measure().threshold(running, proposer.seconds(len(asked)) / len(asked))
@@ -143,6 +163,12 @@ class Speculation:
         drafting = sequence.drafting
         if drafting is None:
             return
+        if drafting.forced:
+            if drafted:
+                self._totals["grammar"].add(drafted, accepted)
+            return
+        if drafting.kind is None:
+            return
         drafting.learn(drafted, accepted, token)
         if drafted:
             self._totals[drafting.kind].add(drafted, accepted)
@@ -153,7 +179,8 @@ class Speculation:
         """It has ended, or was put back. Idempotent."""
         if sequence.drafting is not None:
             sequence.drafting.take((), 0)
-            self._proposers[sequence.drafting.kind].release(sequence)
+            if sequence.drafting.kind is not None:
+                self._proposers[sequence.drafting.kind].release(sequence)
 
     def counters(self) -> dict[CounterSeries, float]:
         return {name: value for kind, totals in self._totals.items() for name, value in totals.counters(kind).items()}

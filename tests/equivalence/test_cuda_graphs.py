@@ -190,7 +190,8 @@ def test_a_runner_replays_decodes_and_reads_the_rows_that_are_wanted(decoder: De
         chunks = []
         for number, (start, length, draws, drafts) in enumerate(rows):
             table = [8 * number + each for each in (3, 1, 0, 2, 4, 5)]
-            sequence: Any = SimpleNamespace(tokens=[(7 * number + each) % VOCAB for each in range(90)], table=table)
+            tokens = [(7 * number + each) % VOCAB for each in range(90)]
+            sequence: Any = SimpleNamespace(tokens=tokens, table=table, images=None)
             chunks.append(Chunk(sequence, start, length, draws, drafts=drafts))
         return Plan(tuple(chunks), ())
 

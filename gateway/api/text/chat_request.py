@@ -5,6 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
+from gateway.api.text.grammar import ResponseFormat, grammar
 from gateway.api.text.sampling import (
     ABSENT,
     TextFields,
@@ -107,10 +108,6 @@ class ChatMessage(Struct, frozen=True):
     tool_call_id: str | None = None
 
 
-class ResponseFormat(Struct, frozen=True):
-    type: str
-
-
 class ChatRequest(TextFields, frozen=True, kw_only=True):
     """The body. `n` choices of one conversation."""
 
@@ -149,15 +146,16 @@ def to_text_request(body: ChatRequest, salt: str) -> TextRequest:
     (400)."""
     _refuse_unsupported(body)
     check_stream_options(body)
+    asked, name = grammar(body, body.response_format)
     messages = [_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]
     return TextRequest(
         prompts=[ChatPrompt(messages)],
-        sampling=sampling(body, max_tokens=_max_tokens(body), logprobs=_logprobs(body)),
+        sampling=sampling(body, max_tokens=_max_tokens(body), logprobs=_logprobs(body), grammar=asked),
         n=body.choices,
         proposer=proposer(body),
         max_draft=max_draft(body),
         salt=salt,
-        names=renamed((("max_tokens", body.max_tokens), ("max_completion_tokens", body.max_completion_tokens))),
+        names=name | renamed((("max_tokens", body.max_tokens), ("max_completion_tokens", body.max_completion_tokens))),
     )
 
 
@@ -166,8 +164,6 @@ def _refuse_unsupported(body: ChatRequest) -> None:
         raise unsupported("tools", "no model here calls tools yet; leave it out or send []")
     if present(body.tool_choice) and bytes(body.tool_choice) not in (b'"none"', b'"auto"'):
         raise unsupported("tool_choice", "without tools it may be 'none' or 'auto'")
-    if body.response_format is not None and body.response_format.type != "text":
-        raise unsupported("response_format.type", "it may be 'text'")
     if body.modalities is not None and body.modalities != ["text"]:
         raise unsupported("modalities", "it may be ['text']")
     for field in UNSUPPORTED:

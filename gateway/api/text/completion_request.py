@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from gateway.api.text.grammar import grammar
 from gateway.api.text.sampling import (
     TextFields,
     check_stream_options,
@@ -48,17 +49,19 @@ def to_text_request(body: CompletionRequest, salt: str) -> TextRequest:
     if body.max_tokens == 0 and not body.echo:
         raise bad_request("max_tokens", "'max_tokens' must be at least 1, or 0 with 'echo'.")
     check_stream_options(body)
+    wanted, name = grammar(body)
     asked = prompts(body.prompt)
     if len(asked) * body.choices > MAX_SEQUENCES:
         raise bad_request("n", f"'n' times the number of prompts must be at most {MAX_SEQUENCES}.")
     return TextRequest(
         prompts=asked,
-        sampling=sampling(body, max_tokens=body.max_tokens, logprobs=body.logprobs),
+        sampling=sampling(body, max_tokens=body.max_tokens, logprobs=body.logprobs, grammar=wanted),
         n=body.choices,
         echo=bool(body.echo),
         proposer=proposer(body),
         max_draft=max_draft(body),
         salt=salt,
+        names=name,
     )
 
 

@@ -5,9 +5,11 @@ from typing import Annotated
 
 from msgspec import Raw, Struct
 
+from gateway.api.text.grammar import GrammarFields
 from gateway.api.texts import NOT_EMPTY
 from gateway.errors import ApiError, bad_request
 from gateway.uploads.images import ImageUrl
+from pipelines.messages.grammar import Grammar
 from pipelines.messages.sampling import Sampling, SamplingFields
 from pipelines.messages.text import Choices, DraftLength, ProposerKind
 
@@ -24,7 +26,7 @@ class Speculation(Struct, frozen=True, forbid_unknown_fields=True):
     max_draft: DraftLength = 8
 
 
-class TextFields(SamplingFields, frozen=True, kw_only=True):
+class TextFields(GrammarFields, frozen=True, kw_only=True):
     """Fields of both endpoints. `null` is the same as absence, everywhere."""
 
     model: Annotated[str, NOT_EMPTY]
@@ -92,7 +94,9 @@ def check_stream_options(body: TextFields) -> None:
         raise unsupported("stream_options.include_obfuscation", "it may be false")
 
 
-def sampling(body: TextFields, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
+def sampling(
+    body: TextFields, *, max_tokens: int | None, logprobs: int | None, grammar: Grammar | None = None
+) -> Sampling:
     """The parameters as a pipeline takes them. Raises ApiError where two fields contradict each other.
 
     Token ids are checked against the vocabulary by the worker, which knows it.
@@ -100,7 +104,7 @@ def sampling(body: TextFields, *, max_tokens: int | None, logprobs: int | None) 
     if max_tokens is not None and body.min_tokens is not None and body.min_tokens > max_tokens:
         raise bad_request("min_tokens", f"'min_tokens' must be between 0 and the token limit of {max_tokens}.")
     said = {name: getattr(body, name) for name in SamplingFields.__struct_fields__}
-    return Sampling(**said | {"max_tokens": max_tokens}, logprobs=logprobs)
+    return Sampling(**said | {"max_tokens": max_tokens}, logprobs=logprobs, grammar=grammar)
 
 
 def unsupported(param: str, legal: str = "leave it out") -> ApiError:

@@ -19,7 +19,8 @@ IMAGE = 20_000  # and an image, however small its file: it is decoded, resized a
 
 def effort(request: TextRequest) -> int:
     ids = len(request.sampling.logit_bias or ()) + len(request.sampling.stop_token_ids or ())
-    return sum(map(_of_prompt, request.prompts)) + ids + ITEM * request.n * len(request.prompts)
+    grammar = len(request.sampling.grammar.text) if request.sampling.grammar else 0
+    return sum(map(_of_prompt, request.prompts)) + ids + grammar + ITEM * request.n * len(request.prompts)
 
 
 def _of_prompt(prompt: Prompt) -> int:

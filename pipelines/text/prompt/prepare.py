@@ -22,6 +22,7 @@ from pipelines.messages.text import (
 )
 from pipelines.text.cache.prefix import PrefixKey, prefix_keys
 from pipelines.text.drafting import Drafting
+from pipelines.text.grammar.compiler import Automaton, Grammars
 from pipelines.text.output.choice_text import Output
 from pipelines.text.output.detokenizer import incomplete_tail
 from pipelines.text.prompt.chat_template import ChatTemplate
@@ -78,10 +79,12 @@ class Preparer:
         self._proposers = proposers
         self._images = images
         self._eos_ids = tokenizer.eos_ids | eos_ids
+        self._grammars = Grammars(tokenizer, vocabulary.size, self._eos_ids)
         self._idle = [tokenizer]  # of those made, whichever nobody uses
 
     def brief(self, request: TextRequest) -> bool:
-        return effort(request) <= BRIEF
+        grammar = request.sampling.grammar
+        return effort(request) <= BRIEF and (grammar is None or self._grammars.keeps(grammar))
 
     def prepare(self, ticket: Ticket, request: TextRequest) -> list[Sequence]:
         """`n` sequences for each prompt, in the order of the choices. Raises InvalidRequest."""
@@ -94,11 +97,13 @@ class Preparer:
         if proposer not in self._proposers:
             raise InvalidRequest("this model has no draft model, only 'ngram'", request.called("speculation.kind"))
         group = Group(ticket, request.echo, proposer=proposer)
+        asked = request.sampling.grammar
+        grammar = None if asked is None else self._grammars.compile(asked, request.called("grammar"))
         sequences: list[Sequence] = []
         for prompt in request.prompts:
             field = request.called("messages" if isinstance(prompt, ChatPrompt) else "prompt")
             tokens = self._read(prompt, field, request.salt)
-            params = self._resolve(request, tokens, field)
+            params = self._resolve(request, tokens, field, grammar)
             keys = self._keys(tokens, request.salt) if self._prefix_cache else []
             sequences.extend(self._choices(group, request, tokens, params, keys, len(sequences)))
         group.unfinished = len(sequences)
@@ -115,7 +120,6 @@ class Preparer:
         first: int,
     ) -> list[Sequence]:
         choices: list[Sequence] = []
-        most = self._max_draft if request.max_draft is None else request.max_draft
         rules = Rules.of(params, tokens.ids)
         for number in range(request.n):
             own = replace(params, seed=(params.seed + number) % 2**64)
@@ -131,7 +135,7 @@ class Preparer:
                     keys=keys,
                     leader=choices[0] if choices else None,
                     rules=rules.fork() if choices else rules,
-                    drafting=Drafting(group.proposer, most) if most else None,
+                    drafting=self._drafting(request, group.proposer),
                     images=tokens.images,
                     prompt_logprobs=[self._vocabulary.logprob(tokens.ids[0], None)] if wanted else None,
                 )
@@ -141,6 +145,13 @@ class Preparer:
     def _keys(self, tokens: _Tokens, salt: str) -> list[PrefixKey]:
         extras = tokens.images.block_extras(self._block_size) if tokens.images else None
         return prefix_keys(tokens.ids, self._block_size, salt, extras)
+
+    def _drafting(self, request: TextRequest, kind: ProposerKind) -> Drafting | None:
+        """What a grammar leaves no choice about is drafted unless the request wants no drafts."""
+        most = self._max_draft if request.max_draft is None else request.max_draft
+        if most == 0 and (request.sampling.grammar is None or request.max_draft == 0):
+            return None
+        return Drafting(kind if most else None, most)
 
     # --- tokens -------------------------------------------------------------------------------------------------------
 
@@ -241,7 +252,7 @@ class Preparer:
 
     # --- settings -----------------------------------------------------------------------------------------------------
 
-    def _resolve(self, request: TextRequest, tokens: _Tokens, field: str) -> SamplingParams:
+    def _resolve(self, request: TextRequest, tokens: _Tokens, field: str, grammar: Automaton | None) -> SamplingParams:
         """Settings with the model's defaults. Raises InvalidRequest where prompt and output can never fit."""
         sampling, limit = request.sampling, self._max_model_len
         prompt_length, images = len(tokens.ids), tokens.images
@@ -257,4 +268,4 @@ class Preparer:
                 name,
                 "context_length_exceeded",
             )
-        return resolve(sampling, self._defaults, room=room, eos_ids=self._eos_ids)
+        return resolve(sampling, self._defaults, room=room, eos_ids=self._eos_ids, grammar=grammar)

@@ -16,8 +16,8 @@ class LogitsRule(Protocol):
 
     - **Rows.** `apply` is given a copy of the model's own logits, finite but for -inf, which the kinds before it in
       `KINDS` have changed. Temperature, top-k, top-p and min-p come after all rules; log-probabilities are of the
-      model's own logits and see none. -inf bans a token: no kind takes that back. Where all are banned the request
-      fails as `invalid_request`.
+      model's own logits and see none. -inf bans a token: no kind takes that back. Where all are banned the choice ends
+      with `stop` if a rule calls the text `complete`; else the request fails as `invalid_request`.
     - **Order.** `apply` for the first token, `accept` of it, `apply` for the second, and so on: `accept` has each
       generated token once, in order, the one that ends the choice too, and never one that the `apply` before it has
       banned. The prompt is not accepted; `of` is given it.
@@ -27,8 +27,8 @@ class LogitsRule(Protocol):
     - **Drafts.** The row behind a draft is looked at only where that draft was drawn from the row before it. It is
       given a fork that has accepted the drafts up to there and is dropped at the end of the step; then the sequence's
       own rule accepts what was drawn. So nothing is ever taken back, no rule has to accept a draft that it bans, and
-      none sees a row behind EOS or a stop id; behind a stop string a fork may. A proposer may read a sequence's rules
-      (`Want.sequence.rules`): they stand before the next token.
+      none sees a row behind EOS, or behind a stop id where the text `may_end`; behind a stop string a fork may. A
+      proposer may read a sequence's rules (`Want.sequence.rules`): they stand before the next token.
     - **Preemption.** A sequence that is put back keeps its rules: what is replayed is neither applied to nor accepted
       again.
     - **Choices.** Each of `n` choices has its own: the first what `of` gave, the others forks of it, taken before
@@ -59,6 +59,27 @@ class LogitsRule(Protocol):
         """Another one in the same state, of which nothing that it accepts is seen here. One without a state may give
         itself."""
         ...
+
+    def forced(self) -> Rows[int]:
+        """The tokens that come next because it bans all others. They are drafted and verified as any, so that it may
+        say less than it knows; it may not depend on having been asked."""
+        return ()
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the text that was accepted may be all. Where it may not, the next token is taken for no stop id, and
+        has no part in a stop string."""
+        return True
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text that was accepted ends where no token may follow, whichever rule it is that bans them."""
+        return False
+
+    @property
+    def reason(self) -> str:
+        """Why no token may follow, for the caller."""
+        return ""
 
     @property
     def done(self) -> bool:

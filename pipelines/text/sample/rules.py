@@ -3,13 +3,15 @@
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Rows
 
+from pipelines.text.sample.grammar import KeepsToGrammar
 from pipelines.text.sample.logit_bias import LogitBias
 from pipelines.text.sample.logits_rule import LogitsRule
 from pipelines.text.sample.min_tokens import MinTokens
 from pipelines.text.sample.penalties import Penalties
 from pipelines.text.sample.sampling import Floats, SamplingParams
 
-KINDS: tuple[type[LogitsRule], ...] = (Penalties, LogitBias, MinTokens)  # in the order in which they are applied
+# In the order in which they are applied.
+KINDS: tuple[type[LogitsRule], ...] = (Penalties, LogitBias, MinTokens, KeepsToGrammar)
 
 
 class Rules:
@@ -46,6 +48,25 @@ class Rules:
             done = done or rule.done
         if done:
             self._rules = tuple(rule for rule in self._rules if not rule.done)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the text may end before its next token."""
+        return all(rule.may_end for rule in self._rules)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text ends here where no token may follow."""
+        return any(rule.complete for rule in self._rules)
+
+    @property
+    def reason(self) -> str:
+        """Why no token may follow, where there is more to say of it."""
+        return next((rule.reason for rule in self._rules if rule.reason), "")
+
+    def forced(self) -> Rows[int]:
+        """The tokens that come next because one rule leaves no choice: right unless another bans them."""
+        return next((tokens for rule in self._rules if (tokens := rule.forced())), ())
 
     def fork(self) -> "Rules":
         """Of each a fork."""

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from msgspec.structs import asdict
 
 from pipelines.messages.sampling import Sampling, SamplingDefaults, SamplingValues
+from pipelines.text.grammar.compiler import Automaton
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -22,6 +23,7 @@ class SamplingParams(SamplingValues, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     stop_ids: frozenset[int] = frozenset()  # the request's own
     eos_ids: frozenset[int] = frozenset()  # the model's; empty under ignore_eos
+    grammar: Automaton | None = None
 
     @property
     def greedy(self) -> bool:
@@ -33,8 +35,16 @@ class SamplingParams(SamplingValues, frozen=True, kw_only=True):
         return token in self.eos_ids or token in self.stop_ids
 
 
-def resolve(asked: Sampling, defaults: SamplingDefaults, *, room: int, eos_ids: frozenset[int]) -> SamplingParams:
-    """What holds for a request. `room`: tokens that its context has for the output; `eos_ids`: those of the model."""
+def resolve(
+    asked: Sampling,
+    defaults: SamplingDefaults,
+    *,
+    room: int,
+    eos_ids: frozenset[int],
+    grammar: Automaton | None = None,
+) -> SamplingParams:
+    """What holds for a request. `room`: tokens that its context has for the output; `eos_ids`: those of the model;
+    `grammar`: the one that is asked for, compiled."""
     values = asdict(defaults)
     values |= {name: value for name in _RESOLVED if (value := getattr(asked, name)) is not None}
     return SamplingParams(
@@ -44,6 +54,7 @@ def resolve(asked: Sampling, defaults: SamplingDefaults, *, room: int, eos_ids: 
         stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ()),
         stop_ids=frozenset(asked.stop_token_ids or ()),
         eos_ids=frozenset() if asked.ignore_eos else eos_ids,
+        grammar=grammar,
     )
 
 

@@ -94,10 +94,9 @@ class ImagePreparer:
             images.append(made[key])
             tokens = sum(len(image.tokens) for image in images)
             if tokens - number > room:  # each takes the place of its placeholder
-                of = f"the first {number} of {len(parts)} images" if number < len(parts) else f"{number} images"
+                those = "its images take" if number == len(parts) else f"the first {number} of its images take"
                 raise InvalidRequest(
-                    f"the context has room for {room + len(parts)} tokens beside the prompt's text, and {of} alone "
-                    f"take {tokens}",
+                    f"the context has room for {room + len(parts)} tokens beside the prompt's text; {those} {tokens}",
                     param,
                     "context_length_exceeded",
                 )

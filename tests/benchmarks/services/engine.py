@@ -1,8 +1,8 @@
 """The text pipeline's step loop, without the gateway around it. Argument: a ModelSpec as JSON.
 
-{"prompts": [[id, …] | text, …], "tokens": n, "proposer": kind, "max_draft": n} -> [[seconds since the request for each
-token], …], in the order of the prompts. `max_draft`: tokens of a draft, 0 for none. `proposer`, `max_draft` absent: as
-the spec has it.
+{"prompts": [[id, …] | text, …], "tokens": n, "proposer": kind, "max_draft": n, "schema": text} -> [[seconds since the
+request for each token], …], in the order of the prompts. `max_draft`: tokens of a draft, 0 for none. `proposer`,
+`max_draft` absent: as the spec has it. `schema`: what the texts are kept to.
 """
 
 import sys
@@ -14,6 +14,7 @@ import msgspec
 
 from pipelines.base import Ticket
 from pipelines.messages.frames import Failed, ModelSpec
+from pipelines.messages.grammar import Grammar
 from pipelines.messages.sampling import Sampling
 from pipelines.messages.text import Delta, StringPrompt, TextOptions, TextRequest, TokenPrompt
 from pipelines.text.pipeline import TextPipeline
@@ -26,7 +27,13 @@ class EngineService:
         self._ids = map(str, count())
 
     def __call__(self, request: dict[str, Any]) -> list[list[float]]:
-        sampling = Sampling(temperature=0.0, max_tokens=request["tokens"], ignore_eos=True)
+        schema = request.get("schema")
+        sampling = Sampling(
+            temperature=0.0,
+            max_tokens=request["tokens"],
+            ignore_eos=True,
+            grammar=None if schema is None else Grammar("json_schema", schema),
+        )
         stamps: dict[str, list[float]] = {}
         start = monotonic()
         for ids in request["prompts"]:

@@ -17,9 +17,11 @@ from gateway.api.live.plain_query import StreamQuery
 from gateway.api.live.realtime_messages import AudioFormat, TurnDetectionPatch
 from gateway.api.text.chat_request import ChatRequest
 from gateway.api.text.completion_request import CompletionRequest
+from gateway.api.text.grammar import StructuredOutputs
 from gateway.api.text.sampling import Speculation
 from pipelines.messages.audio import StreamRequest, TranscriptionRequest, TurnDetection
 from pipelines.messages.embedding import EmbeddingRequest, RerankRequest
+from pipelines.messages.grammar import Grammar
 from pipelines.messages.image import ImageRequest
 from pipelines.messages.sampling import Sampling, SamplingFields
 from pipelines.messages.text import TextOptions, TextRequest
@@ -28,7 +30,9 @@ from pipelines.messages.text import TextOptions, TextRequest
 SAME: list[tuple[type[Struct], type[Struct], dict[str, str]]] = [
     (ChatRequest, Sampling, {"top_logprobs": "logprobs", **{name: name for name in SamplingFields.__struct_fields__}}),
     (ChatRequest, TextRequest, {"n": "n"}),
-    (CompletionRequest, Sampling, {name: name for name in Sampling.__struct_fields__}),
+    (CompletionRequest, Sampling, {name: name for name in (*SamplingFields.__struct_fields__, "logprobs")}),
+    (CompletionRequest, Grammar, {"guided_regex": "text"}),
+    (StructuredOutputs, Grammar, {"regex": "text", "grammar": "text"}),
     (CompletionRequest, TextRequest, {"n": "n", "best_of": "n"}),
     (Speculation, TextOptions, {"max_draft": "max_draft"}),
     (EmbeddingsRequest, EmbeddingRequest, {"dimensions": "dimensions", "output_dimension": "dimensions"}),

@@ -115,6 +115,14 @@ async def test_a_finish_is_not_held_back_by_other_choices(it: ScriptedApp) -> No
     assert shown[-1] == (1, "length")
 
 
+async def test_a_part_of_the_model_that_can_not_be_loaded_is_told(it: ScriptedApp) -> None:
+    it.backend.answer = lambda call: call.fail("model_unavailable", "The part that looks at images can't be loaded.")
+    answer = await it.chat()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_unavailable")
+    assert "images" in answer.json()["error"]["message"]
+    assert answer.headers["x-should-retry"] == "false"
+
+
 async def test_numbers_that_are_none_are_told_as_such(it: ScriptedApp) -> None:
     it.backend.answer = lambda call: call.fail("invalid_output", "the result is no number")
     answer = await it.chat()

@@ -66,7 +66,7 @@ def it(server: AppHost) -> ScriptedApp:
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function"}}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"functions": []}, "functions"),
         ({"function_call": "auto"}, "function_call"),

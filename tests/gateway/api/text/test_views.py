@@ -6,10 +6,11 @@ import msgspec
 import pytest
 from msgspec import UNSET, UnsetType
 
-from gateway.api.answer import Head, Timing, Usage
+from gateway.api.answer import Head, Timing, Usage, timing
 from gateway.api.text.answer import Choice, Form, TextAnswer, TextStream, View
 from gateway.api.text.chat_answer import ChatView
 from gateway.api.text.completion_answer import CompletionView
+from gateway.requests.dispatch import timing_header
 from metrics.timeline import Phases
 from pipelines.messages import frames
 from pipelines.messages.base import Said
@@ -88,3 +89,11 @@ def test_chat_and_completions_differ_in_nothing_but_their_format(include_usage: 
 
     form = Form(2, logprobs=True, include_usage=include_usage)
     assert chunks(ChatView(HEAD, form)) == chunks(CompletionView(HEAD, form))
+
+
+def test_the_time_that_images_took_is_told_where_there_were_some() -> None:
+    assert timing(SPENT).encode is UNSET
+    assert b"encode" not in timing_header(SPENT)
+    shown = Phases(queue=0.001, prepare=0.002, compute=0.003, total=0.01, encode=0.004)
+    assert timing(shown).encode == 4
+    assert timing_header(shown).endswith(b", encode=4.000")

@@ -9,14 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from pipelines.messages.grammar import Grammar
+from pipelines.text.grammar.compiler import Grammars
+from pipelines.text.sample.grammar import KeepsToGrammar
 from pipelines.text.sample.logit_bias import LogitBias
 from pipelines.text.sample.min_tokens import MinTokens
 from pipelines.text.sample.penalties import Penalties
 from pipelines.text.sample.rules import KINDS, Rules
 from pipelines.text.sample.sampling import SamplingParams
+from tests.pipelines.text.fakes import ByteTokenizer
 
 VOCAB = 1000
 PLAIN = SamplingParams(max_tokens=10)
+AUTOMATON = Grammars(ByteTokenizer(), VOCAB, frozenset({257})).compile(
+    Grammar("regex", "x7+[0-9\u03e7-\u03ea]*"), "grammar"
+)
 
 
 def rules(prompt: Rows[int] = (), output: Rows[int] = (), **settings: object) -> Rules:
@@ -51,6 +58,7 @@ def applied(made: Rules, row: Rows[float]) -> list[float]:
             {"min_tokens": 2, "eos_ids": frozenset({3}), "logit_bias": {3: 1.0}, "frequency_penalty": 0.5},
             [Penalties, LogitBias, MinTokens],
         ),
+        ({"grammar": AUTOMATON}, [KeepsToGrammar]),
     ],
 )
 def test_a_sequence_has_the_rules_that_its_settings_ask_for(settings: dict[str, object], kinds: list[type]) -> None:
@@ -86,6 +94,18 @@ def test_min_tokens_bans_eos_and_stop_ids_until_there_are_so_many() -> None:
     assert not made  # from here on its rows are plain
 
 
+def test_a_grammar_bans_what_it_does_not_take_next() -> None:
+    made = rules(grammar=AUTOMATON, eos_ids=frozenset({257}))
+    assert not made.may_end
+    assert [token for token, value in enumerate(applied(made, [0.0] * VOCAB)) if value == 0] == [ord("x")]
+    for token in b"x7":
+        made.accept(token)
+    assert made.may_end
+    allowed = [token for token, value in enumerate(applied(made, [0.0] * VOCAB)) if value == 0]
+    assert allowed == [*b"0123456789", 0xCF, 257]
+    assert not Rules.of(replace(PLAIN, grammar=AUTOMATON), []).may_end
+
+
 # --- what every rule keeps to -----------------------------------------------------------------------------------------
 
 MANY = [
@@ -95,6 +115,7 @@ MANY = [
     rules([1, 2], range(60), frequency_penalty=2.0, min_tokens=99, eos_ids=frozenset({5})),
     rules(logit_bias={id: id / 7 for id in range(200)}),
     rules(min_tokens=3, stop_ids=frozenset({3, 4, VOCAB})),
+    rules([], b"x7", grammar=AUTOMATON, eos_ids=frozenset({257})),
     rules([5] * 9, [5] * 9, repetition_penalty=1.1, min_tokens=20, stop_ids=frozenset({5}), logit_bias={5: 1.0}),
 ]
 

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from pipelines.messages.grammar import Grammar
 from pipelines.messages.sampling import Sampling, SamplingDefaults, SamplingOptions
 from pipelines.text.sample.sampling import SamplingParams, resolve
 
@@ -22,13 +23,16 @@ ASKED = Sampling(
     stop_token_ids=[3],
     ignore_eos=False,
     logprobs=4,
+    grammar=Grammar("json_object"),
 )
+COMPILED = object()
 RENAMED = {"stop_token_ids": "stop_ids", "ignore_eos": "eos_ids"}
 EOS = frozenset({2})
 
 
 def resolved(asked: Sampling, defaults: SamplingDefaults | None = None) -> SamplingParams:
-    return resolve(asked, defaults or SamplingDefaults(), room=100, eos_ids=EOS)
+    compiled = COMPILED if asked.grammar else None
+    return resolve(asked, defaults or SamplingDefaults(), room=100, eos_ids=EOS, grammar=compiled)
 
 
 @pytest.mark.parametrize("field", Sampling.__struct_fields__)

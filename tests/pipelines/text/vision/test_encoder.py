@@ -7,7 +7,7 @@ import pytest
 from pipelines.base import ModelError, StepFailed, Ticket
 from pipelines.messages.frames import Done, Failed
 from pipelines.text.vision import encoder as encoder_module
-from tests.pipelines.text.fakes import choices, generate, only, request, run
+from tests.pipelines.text.fakes import choices, create_pipeline, generate, only, request, run
 from tests.pipelines.text.vision.seeing import FAMILIES, Model, chat, picture, submit
 
 LARGE = picture(3, 24, 24)  # 36 rows of 16 bytes
@@ -40,6 +40,8 @@ def test_or_at_start_with_all_else_that_an_image_needs():
     assert pipeline._preparer._images._processor is model.processor
     with pytest.raises(ModelError, match="safetensors is not there"):
         Model(loadable=False).pipeline(preload_vision=True)
+    with pytest.raises(ModelError, match="preload_vision"):
+        create_pipeline(preload_vision=True)
 
 
 def test_an_image_is_encoded_once_however_many_show_it_at_a_time():

@@ -176,6 +176,23 @@ def test_chunks_have_all_of_an_image_that_is_read_in_both_directions():
     assert ends == [16, 56, 72, 81]
 
 
+def test_graphs_of_decode_steps_are_told_the_positions_behind_images():
+    told: list[tuple[list[int], list[int]]] = []
+
+    class Graphs:
+        def run(self, ids, segments, positions):
+            told.append(([segment.context for segment in segments], list(positions)))
+
+    pipeline = Model(FAMILIES["several axes"]).pipeline()
+    pipeline._runner._graphs = Graphs()
+    submit(pipeline, "image", chat(LARGE, max_tokens=4))
+    submit(pipeline, "text", chat("a", max_tokens=4))
+    run(pipeline)
+    # 30 rows of 5 by 6 take 6 positions.
+    shifts = {place - position for places, positions in told for place, position in zip(places, positions, strict=True)}
+    assert shifts == {0, 24}
+
+
 def test_usage_counts_the_tokens_of_images():
     done = generate(Model().pipeline(), chat("a", LARGE, "b"))[-1]
     assert done.usage.prompt_tokens == len("<user:ab.<assistant:") + 30 + 5

@@ -57,7 +57,9 @@ def test_too_many_pixels():
 def test_more_tokens_than_the_context_holds():
     refusal = refused(chat("a", picture(1, 64, 60), "b"))  # 15 lines of 16 rows and a separator
     assert (refusal.code, refusal.param) == ("context_length_exceeded", "messages")
-    assert "1 images alone take 255" in refusal.message
+    assert "its images take 255" in refusal.message
+    refusal = refused(chat("a", *[picture(1, 24, 24)] * 8, "b"))
+    assert "the first 6 of its images take 252" in refusal.message
     refusal = refused(chat("a", picture(1, 24, 24), "b", max_tokens=250))
     assert (refusal.code, refusal.param) == ("context_length_exceeded", "max_tokens")
     assert "42 of them of images" in refusal.message
