@@ -8,6 +8,7 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ LABELS = {
 }
 LONGEST = 24  # tokens of an answer
 BATCH = 48
+AT_ONCE = 8  # requests to a server
 SEED = 1_000_003  # that no scene of the training was drawn from
 
 Figures = dict[str, dict[str, float]]  # by set: the share that is right, and of how many questions
@@ -231,8 +233,8 @@ def ask_server(url: str, name: str) -> Answerer:
     import httpx
 
     def answer(questions: Sequence[tuple[Pixels, str]]) -> list[str]:
-        with httpx.Client(base_url=url, timeout=120) as client:
-            return [one(client, pixels, asked) for pixels, asked in questions]
+        with httpx.Client(base_url=url, timeout=120) as client, ThreadPoolExecutor(AT_ONCE) as threads:
+            return list(threads.map(lambda each: one(client, *each), questions))
 
     def one(client: Any, pixels: Pixels, asked: str) -> str:
         parts: list[dict[str, Any]] = [{"type": "text", "text": asked}] if asked else []

@@ -41,9 +41,11 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=420)
     parser.add_argument("--skip", type=int, default=0, help="scenes of the pool")
+    parser.add_argument("--rate", type=float, default=1.0, help="of learning, beside the usual one")
+    parser.add_argument("--resume", type=Path, help="weights of this stage to begin with")
     given = parser.parse_args()
     torch.manual_seed(2)
-    train(given.work, given.steps, given.skip)
+    train(given)
 
 
 class Teacher:
@@ -81,8 +83,9 @@ class Teacher:
         return F.cross_entropy(scores.float(), self._places[ids[:, 1:][learned[:, 1:]]])
 
 
-def train(work: Path, steps: int, skip: int) -> None:
+def train(given: argparse.Namespace) -> None:
     """Writes `tuned.pt` (averages of the weights), and `tune.jsonl`, how it went."""
+    work, steps = given.work, given.steps
     scenes = load_scenes(work)
     things, tokenizer, choose = scenes.things, load_tokenizer(), random.Random(2)
     pool = Pool(work, core=sum(thing.core for thing in things), others=OTHERS, probe=PROBE)
@@ -101,12 +104,12 @@ def train(work: Path, steps: int, skip: int) -> None:
     teacher = Teacher(tokenizer, answers)
     targets = Targets.of(things, teacher.embeddings)
     tower = Tower()
-    tower.load_state_dict(torch.load(work / "aligned.pt", weights_only=True), strict=True)
-    optimisers = Optimisers(tower, MUON_RATE, ADAM_RATE, steps, flat=0.45, warm_up=20)
+    tower.load_state_dict(torch.load(given.resume or work / "aligned.pt", weights_only=True), strict=True)
+    optimisers = Optimisers(tower, given.rate * MUON_RATE, given.rate * ADAM_RATE, steps, flat=0.45, warm_up=20)
     average = Average(tower, decay=0.98)
-    batches = pool.batches(BATCH, skip)
+    batches = pool.batches(BATCH, given.skip)
     total, told, started = 0.0, 0.0, time.monotonic()
-    with (work / "tune.jsonl").open("w", encoding="utf-8") as written:
+    with (work / "tune.jsonl").open("a" if given.resume else "w", encoding="utf-8") as written:
         for step in range(steps):
             seen, pixels = next(batches)
             with torch.autocast("cpu", torch.bfloat16):
