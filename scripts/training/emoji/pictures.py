@@ -29,14 +29,14 @@ class Sample:
     caption: str
 
 
-def read_pictures(source: Path) -> dict[str, Image.Image]:
-    """RGBA pictures by short name from an unpacked `emoji-datasource-google`. Raises OSError."""
+def read_pictures(source: Path, style: str = "google") -> dict[str, Image.Image]:
+    """RGBA pictures by short name from an unpacked `emoji-datasource-STYLE`. Raises OSError."""
     listed = json.loads((source / "emoji.json").read_text(encoding="utf-8"))
-    folder = source / "img" / "google" / str(EDGE)
+    folder = source / "img" / style / str(EDGE)
     return {
         entry["short_name"]: Image.open(folder / entry["image"]).convert("RGBA")
         for entry in listed
-        if entry["has_img_google"] and entry["category"] not in ("Flags", "Component")
+        if entry[f"has_img_{style}"] and entry["category"] not in ("Flags", "Component")
     }
 
 
@@ -46,14 +46,14 @@ class Variations:
     def __init__(self, concept: Concept, picture: Image.Image) -> None:
         self.concept = concept
         self._picture = picture
-        self._hue = _main_hue(picture)
+        self._hue = main_hue(picture)
 
     def draw(self, choose: random.Random) -> Sample:
         kind = choose.random()
         picture, colour, background = self._picture, "", ""
         if kind < RECOLOURED and self._hue is not None:
             colour = choose.choice(tuple(COLOURS))
-            picture = _rotate_hue(picture, COLOURS[colour] - self._hue)
+            picture = rotate_hue(picture, COLOURS[colour] - self._hue)
         elif kind > 1 - ON_BACKGROUND:
             background = choose.choice(tuple(COLOURS))
         pixels = vary(picture, choose, mirror=self.concept.short_name not in UNMIRRORED, background=background)
@@ -92,7 +92,7 @@ def to_signal(pixels: Sequence[Pixels]) -> NDArray[np.float32]:
     return np.stack(pixels).transpose(0, 3, 1, 2).astype(np.float32) / 127.5 - 1
 
 
-def _main_hue(picture: Image.Image) -> float | None:
+def main_hue(picture: Image.Image) -> float | None:
     """Degrees; None where too little of it is coloured, or its colours are many."""
     rgba = np.asarray(picture).astype(np.float32) / 255
     solid = rgba[..., 3] > 0.5
@@ -107,7 +107,7 @@ def _main_hue(picture: Image.Image) -> float | None:
     return math.degrees(math.atan2(mean.imag, mean.real))
 
 
-def _rotate_hue(picture: Image.Image, degrees: float) -> Image.Image:
+def rotate_hue(picture: Image.Image, degrees: float) -> Image.Image:
     hue, saturation, value = picture.convert("RGB").convert("HSV").split()
     turned = (np.asarray(hue).astype(np.int32) + round(degrees / 360 * 256)) % 256
     merged = Image.merge("HSV", (Image.fromarray(turned.astype(np.uint8)), saturation, value)).convert("RGB")

@@ -316,3 +316,9 @@ def test_the_share_of_a_gpu_is_a_fraction_and_the_only_word_on_the_cache(file: P
         assert expected in refusal(file, text + f"gpu_memory_fraction = {value}\n\n")
     both = text + "gpu_memory_fraction = 0.5\nkv_cache_tokens = 4096\n\n"
     assert "models[0].text.gpu_memory_fraction: kv_cache_tokens says already" in refusal(file, both)
+
+
+def test_a_half_that_sees_is_no_model_of_its_own(file: Path) -> None:
+    file.write_text('[[models]]\nname = "m"\nsource = "embedded:emoji-vision"\n')
+    with pytest.raises(SettingsError, match=r"models\[0\]\.source: is a half that sees: name it as `vision`"):
+        load_settings(file, {})
