@@ -6,6 +6,7 @@ thing: after `pip install`, on another version of Python, on another platform. E
 
 import argparse
 import asyncio
+import base64
 import json
 import os
 import platform
@@ -25,7 +26,8 @@ from typing import Any
 
 import psutil
 
-SPEECH = Path(__file__).resolve().parent.parent / "tests/data/speech/austen-0870.wav"
+ROOT = Path(__file__).resolve().parent.parent
+SPEECH, PICTURE = ROOT / "tests/data/speech/austen-0870.wav", ROOT / "docs/images/cat.png"
 PATIENCE_S = 300  # for the models: the first start exports one of them
 ANSWER_S = 120
 
@@ -36,6 +38,18 @@ def chat(url: str) -> str:
     choice = said["choices"][0]
     assert choice["logprobs"]["content"], "no log-probabilities"
     return str(choice["message"]["content"])
+
+
+def vision(url: str) -> str:
+    picture = base64.b64encode(PICTURE.read_bytes()).decode()
+    parts = [
+        {"type": "text", "text": "What is in this picture?"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}},
+    ]
+    body = {"model": "emoji-vision", "messages": [{"role": "user", "content": parts}], "temperature": 0}
+    said = str(_post(f"{url}/v1/chat/completions", body)["choices"][0]["message"]["content"])
+    assert "cat" in said, said
+    return said
 
 
 def transcription(url: str) -> str:
@@ -94,6 +108,7 @@ def image(url: str) -> str:
 
 QUESTIONS: Mapping[str, Callable[[str], str]] = {
     "chat": chat,
+    "vision": vision,
     "transcription": transcription,
     "live": live,
     "embedding": embedding,

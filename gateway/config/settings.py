@@ -344,10 +344,9 @@ def _kind(model: _Model, key: str) -> str:
     """Read from the files' headers."""
     scheme, _, name = model.source.partition(":")
     if scheme == "embedded" and name in EMBEDDED:
-        kind = EMBEDDED[name].kind
-        if kind not in KINDS:
+        if EMBEDDED[name].sees_for is not None:
             raise _Invalid(f"{key}.source", f"is a half that sees: name it as `vision` in a text model's [{key}.text]")
-        return kind
+        return EMBEDDED[name].kind
     try:
         return detect_kind(resolve(model.source), signs_by_kind())
     except (ModelLoadError, OSError, ValueError) as error:  # ValueError: a description that is no JSON

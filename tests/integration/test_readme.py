@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 from gateway.cli.console import curl
-from gateway.config.settings import Settings
+from gateway.config.settings import ServerSettings, Settings, load_settings
 from tests.integration.audio_gateway import KEY
 from tests.integration.conftest import embedded
-from tests.servers import Gateway
+from tests.servers import Gateway, gateway_thread
 
 pytestmark = [
     pytest.mark.requires_weights,
@@ -55,13 +55,22 @@ def drawing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    model = next(model for model in load_settings(environ={}).models if model.name == "emoji-vision")
+    server = ServerSettings(port=0, spool_dir=str(tmp_path_factory.mktemp("spool")))
+    with gateway_thread(Settings(server=server, models=[model])) as running:
+        yield running
+
+
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Gateway:
     """One that has the embedded model which the example asks."""
     command: str = request.node.callspec.params["command"]
-    kind = path_of(command).split("/")[2]
+    kind = "vision" if "image_url" in command else path_of(command).split("/")[2]
     fixtures = {
         "chat": "real",
+        "vision": "seeing",
         "audio": "audio_gateway",
         "images": "drawing",
         "embeddings": "embedding",
@@ -88,7 +97,8 @@ def test_each_example_of_the_readme_is_answered(command: str, server: Gateway) -
     answer = run(command, server)
     match path_of(command):
         case "/v1/chat/completions":
-            assert answer["choices"][0]["message"]["content"].strip()
+            said = answer["choices"][0]["message"]["content"]
+            assert "cat" in said if "image_url" in command else said.strip()
         case "/v1/audio/transcriptions":
             assert "Dashwood" in answer["text"]
         case "/v1/embeddings":
@@ -131,7 +141,7 @@ def test_first_answers_make_sense(real: Gateway, http_real: httpx.Client) -> Non
         answer = http_real.post("/v1/chat/completions", json={**body, "n": 16, "seed": 1, "max_tokens": 32})
         return [choice["message"]["content"] for choice in answer.json()["choices"]]
 
-    (chat,) = (command for command in commands() if path_of(command) == "/v1/chat/completions")
+    chat = next(command for command in commands() if path_of(command) == "/v1/chat/completions")
     colours = asked(chat)
     assert sum(bool(COLOURS.search(text)) for text in colours) >= 13, colours
     greetings = asked(curl(real.fleet, real.endpoints, real.url, keyed=False) or "")

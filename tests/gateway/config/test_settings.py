@@ -72,8 +72,9 @@ def test_without_a_file_the_embedded_models_are_served(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     settings = load_settings(None, {})
     text = [model for model in settings.models if model.kind == "text"]
-    assert [model.name for model in text] == ["smollm2-135m-instruct"]
-    assert text[0].source == "embedded:smollm2-135m-instruct"
+    assert [model.name for model in text] == ["smollm2-135m-instruct", "emoji-vision"]
+    assert [model.source for model in text] == ["embedded:smollm2-135m-instruct"] * 2
+    assert [model.options_as(TextOptions).vision for model in text] == [None, "embedded:emoji-vision"]
 
 
 def test_only_what_is_installed_is_served_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 
 def test_it_is_small_and_says_what_it_is(folder: Path) -> None:
-    assert not EMBEDDED[NAME].default  # of itself it is no model
+    assert EMBEDDED[NAME].sees_for == "smollm2-135m-instruct"
     assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= 12_000_000
     card = (folder / CARD).read_text()
     assert "license: apache-2.0" in card
