@@ -61,7 +61,7 @@ SCHEMAS: list[dict[str, Any]] = [
 
 
 def ask(client: httpx.Client, model: str, content: str, **fields: Any) -> httpx.Response:
-    body = {"model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 64, **fields}
+    body = {"model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 48, **fields}
     return client.post("/v1/chat/completions", json=body)
 
 
@@ -87,7 +87,7 @@ def test_whatever_ends_with_stop_validates(http_real: httpx.Client, model: str) 
         if reason == "stop":
             ended += 1
             jsonschema.validate(json.loads(text), schema, format_checker=jsonschema.FormatChecker())
-    assert ended > len(SCHEMAS) * 3 / 4
+    assert ended > len(SCHEMAS) * 2 / 3
 
 
 def test_a_stream_is_the_whole_and_drafts_change_nothing(http_real: httpx.Client, model: str) -> None:

@@ -50,6 +50,8 @@ class EmbeddingsRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def images(self) -> list[ImageUrl]:
+        if isinstance(self.input, str):  # which may be millions of characters
+            return []
         return [
             ImageUrl(each.image, f"input[{index}].image", f"input[{index}]")
             for index, each in enumerate(self.input)

@@ -1,6 +1,8 @@
 """What of JSON Schema can be kept to, and what OpenAI's strict subset allows."""
 
 from collections.abc import Iterator
+from fractions import Fraction
+from math import lcm
 from typing import Any, NoReturn
 
 import msgspec
@@ -34,6 +36,7 @@ FORMATS = frozenset(("date", "date-time", "duration", "email", "hostname", "ipv4
 NOT_STRICT = frozenset(("allOf", "oneOf", "patternProperties"))
 STRICT_PROPERTIES, STRICT_DEPTH, STRICT_ENUM = 5000, 10, 1000  # of a whole schema
 MOST_MULTIPLE = 1000  # an automaton has a state for each remainder
+MOST_MULTIPLES = 10_000  # so many where several are intersected
 # Intersecting patterns takes twice as long with each of them.
 MOST_INTERSECTED = 8
 MOST_DEPTH = 100
@@ -65,6 +68,7 @@ class _Check:
         self._field = field
         self._strict = strict
         self._properties = self._enum = self._intersections = self._matched = 0
+        self._multiples = 1
 
     def run(self, root: dict[str, Any]) -> None:
         if self._strict and (root.get("type") != "object" or "anyOf" in root):
@@ -82,6 +86,8 @@ class _Check:
             if self._strict:
                 self._subset(at, depth, schema)
             pending.extend((f"{at}.{path}", depth + deeper, each) for path, deeper, each in _inner(schema))
+        if self._intersections and self._multiples > MOST_MULTIPLES:
+            self._refuse(self._field, "it intersects too many 'multipleOf' ('allOf', and keywords beside '$ref')")
         if min(self._intersections, self._matched) > MOST_INTERSECTED:
             self._refuse(self._field, "it intersects too many patterns ('allOf', and keywords beside '$ref')")
 
@@ -97,8 +103,10 @@ class _Check:
             known = ", ".join(sorted(FORMATS))
             self._refuse(f"{at}.format", f"the format {str(form)[:40]!r} can't be enforced; known: {known}")
         multiple = schema.get("multipleOf")
-        if isinstance(multiple, int | float) and multiple > MOST_MULTIPLE:
-            self._refuse(f"{at}.multipleOf", f"it may be {MOST_MULTIPLE} at most")
+        if isinstance(multiple, int | float) and multiple > 0:
+            if multiple > MOST_MULTIPLE:
+                self._refuse(f"{at}.multipleOf", f"it may be {MOST_MULTIPLE} at most")
+            self._multiples = lcm(self._multiples, Fraction(str(multiple)).numerator)
         given = [schema.get("const"), *(each if isinstance(each := schema.get("enum"), list) else ())]
         if any(len(str(value)) > MOST_LITERAL for value in given):
             self._refuse(at, f"a value of 'const' or 'enum' may have {MOST_LITERAL} characters")

@@ -131,6 +131,7 @@ def test_strict_takes_what_pydantic_makes() -> None:
         ("gbnf", "root ::= " + "(" * 5000, "recursion"),
         ("gbnf", "root ::= " + '"a" ' * 10_000, "32768"),
         ("json_schema", {"allOf": [{**STRING, "pattern": f".*{chr(97 + i)}.{{{i}}}"} for i in range(20)]}, "patterns"),
+        ("json_schema", {"allOf": [{"type": "integer", "multipleOf": each} for each in (97, 997, 7)]}, "multipleOf"),
         ("json_schema", {"properties": {f"property {i}": STRING for i in range(2000)}}, "items"),
         ("json_schema", {"enum": ["x" * 4000]}, ""),
     ],
