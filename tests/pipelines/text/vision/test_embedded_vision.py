@@ -76,9 +76,17 @@ def test_the_folder_is_what_the_training_exports(folder: Path) -> None:
 def test_it_sees(http: httpx.Client, file: Path) -> None:
     """What each picture is asked, and what is to be in the answer, is beside it."""
     for question, said in json.loads(file.with_suffix(".json").read_text()).items():
-        url = "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()
-        parts = [{"type": "text", "text": question}, {"type": "image_url", "image_url": {"url": url}}]
-        body = {"model": "m", "messages": [{"role": "user", "content": parts}], "temperature": 0, "max_tokens": 24}
-        reply = http.post("/v1/chat/completions", json=body)
-        assert reply.status_code == 200, reply.text
-        assert said in reply.json()["choices"][0]["message"]["content"].lower()
+        assert said in ask(http, file, question).lower()
+
+
+def test_it_sees_the_picture_of_the_documentation(http: httpx.Client) -> None:
+    assert "cat" in ask(http, Path(__file__).parents[4] / "docs" / "images" / "cat.png", "What is in this picture?")
+
+
+def ask(http: httpx.Client, file: Path, question: str) -> str:
+    url = "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()
+    parts = [{"type": "text", "text": question}, {"type": "image_url", "image_url": {"url": url}}]
+    body = {"model": "m", "messages": [{"role": "user", "content": parts}], "temperature": 0, "max_tokens": 24}
+    reply = http.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["choices"][0]["message"]["content"])
