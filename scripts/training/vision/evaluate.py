@@ -107,7 +107,7 @@ def sets(scenes: Scenes, share: float) -> Iterator[tuple[str, list[Question]]]:
 
     def drawn(count: int, kind: Kind, topic: Topic, *, held: bool = True, split: Split = "train") -> list[Question]:
         choose = random.Random(f"{SEED} {kind} {topic} {split}")
-        made = []
+        made: list[Question] = []
         while len(made) < round(count * share):
             scene, pixels = core.draw(choose, kind, split=split)
             if topic == "colour" and not scene.colour:
@@ -187,8 +187,12 @@ def _yes_or_no(scenes: Scenes, count: int) -> list[Question]:
         others = [each for each in scenes.things if each.core and each is not thing]
         asked = phrase((thing if truth else choose.choice(others)).name)
         word = "yes" if truth else "no"
-        made.append(Question(pixels, f"Is this {asked}?", word, lambda answer, w=word: answer.lower().startswith(w)))
+        made.append(Question(pixels, f"Is this {asked}?", word, _starts_with(word)))
     return made
+
+
+def _starts_with(word: str) -> Callable[[str], bool]:
+    return lambda answer: answer.lower().startswith(word)
 
 
 def ask_transformers(folder: Path) -> Answerer:

@@ -45,7 +45,7 @@ def orthogonalised(matrices: torch.Tensor) -> torch.Tensor:
     """[n, rows, columns]: each with singular values near 1, by Newton and Schulz, in bfloat16."""
     first, second, third = COEFFICIENTS
     turned = matrices.shape[1] > matrices.shape[2]
-    each = (matrices.mT if turned else matrices).bfloat16()
+    each: torch.Tensor = (matrices.mT if turned else matrices).bfloat16()
     each = each / (each.float().norm(dim=(1, 2), keepdim=True) + 1e-7).bfloat16()
     for _ in range(ITERATIONS):
         square = each @ each.mT

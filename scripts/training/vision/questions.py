@@ -81,6 +81,9 @@ class Turn:
     answer: str
 
 
+_NAME: tuple[Topic, ...] = ("name",)
+
+
 def topics(scene: Scene) -> list[Topic]:
     """That can be asked about, the ones that matter more more often."""
     match scene.kind:
@@ -93,17 +96,17 @@ def topics(scene: Scene) -> list[Topic]:
         case "background":
             return ["name", "name", "describe", "background", "background", "kind"]
     told: list[Topic] = ["colour"] if scene.colour else []
-    return ["name"] * 7 + ["describe", "background", "count", "kind", *told]
+    return [*7 * _NAME, "describe", "background", "count", "kind", *told]
 
 
 def ask(
     scene: Scene, things: Sequence[Thing], choose: random.Random, topic: Topic | None = None, *, held: bool = False
 ) -> Turn:
     """`held`: in a wording that is kept for the evaluation."""
-    topic = topic or choose.choice(topics(scene))
+    about = choose.choice(topics(scene)) if topic is None else topic
     thing = things[scene.things[0]]
-    wording = choose.choice(WORDINGS[topic][held])
-    return Turn(topic, wording.format(thing=thing.bare, things=thing.plural), answer(scene, things, topic))
+    wording = choose.choice(WORDINGS[about][held])
+    return Turn(about, wording.format(thing=thing.bare, things=thing.plural), answer(scene, things, about))
 
 
 def answer(scene: Scene, things: Sequence[Thing], topic: Topic) -> str:

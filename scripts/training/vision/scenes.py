@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from scripts.training.emoji.concepts import COLOURS
@@ -103,7 +104,8 @@ class Scenes:
             background = choose.choice(tuple(COLOURS))
         canvas = _canvas(background, choose)
         mirror = self.things[first].short_name not in UNMIRRORED
-        things, count = (first,), 1
+        things: tuple[int, ...] = (first,)
+        count = 1
         if kind == "pair":
             second = choose.choice([at for at in (choose.choice(self._core) for _ in range(8)) if at != first])
             things = first, second
@@ -156,7 +158,7 @@ def _canvas(background: str, choose: random.Random) -> Image.Image:
         saturation = choose.uniform(0.4, 0.6) if background == "pink" else choose.uniform(0.5, 1.0)
         colour = colorsys.hsv_to_rgb(hue, saturation, choose.uniform(0.75, 1.0))
     elif choose.random() < TINT:
-        colour = tuple(choose.uniform(0.88, 1.0) for _ in range(3))
+        colour = choose.uniform(0.88, 1.0), choose.uniform(0.88, 1.0), choose.uniform(0.88, 1.0)
     else:
         colour = (1.0, 1.0, 1.0)
     red, green, blue = (round(255 * value) for value in colour)
@@ -208,7 +210,7 @@ def _spoil(canvas: Image.Image, choose: random.Random) -> Pixels:
     if choose.random() < 0.2:
         edge = choose.randint(40, 60)
         picture = picture.resize((edge, edge), Image.Resampling.BILINEAR).resize((EDGE, EDGE), Image.Resampling.BICUBIC)
-    pixels = np.asarray(picture).astype(np.float32)
+    pixels: NDArray[np.floating] = np.asarray(picture).astype(np.float32)
     if choose.random() < 0.5:
         noise = np.random.default_rng(choose.getrandbits(32))
         pixels = pixels * choose.uniform(0.85, 1.1) + noise.normal(0, choose.uniform(0, 6), pixels.shape)

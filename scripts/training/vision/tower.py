@@ -82,7 +82,8 @@ def start(tower: Tower, sample: torch.Tensor) -> None:
 
 def parameters(tower: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """(matrices inside, which Muon takes; all others)."""
-    matrices, others = [], []
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, value in tower.named_parameters():
         inside = value.ndim == 2 and ("layers" in name or "proj" in name)
         (matrices if inside else others).append(value)

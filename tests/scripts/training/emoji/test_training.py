@@ -65,7 +65,8 @@ def test_from_pictures_to_a_model_that_diffusers_runs(
 
 
 def test_the_packaged_model_names_no_folder_that_it_was_made_in() -> None:
-    described = [json.loads(file.read_text()) for file in EMBEDDED.rglob("config.json")]
+    folder = EMBEDDED / "tiny-emoji-diffusion"
+    described = [json.loads(file.read_text()) for file in folder.rglob("config.json")]
     assert len(described) == 3
     assert {each.get("_name_or_path", "") for each in described} == {""}
 

@@ -103,7 +103,7 @@ def test_from_pictures_to_a_folder_that_sees(
     assert str(tmp_path) not in "".join(file.read_text() for file in out.rglob("*.json*"))
 
     (out / evaluate.CARD).write_text("# a card\n" + "".join(evaluate.MARKS) + "the end\n")
-    monkeypatch.setattr(evaluate, "LONGEST", 2)
+    monkeypatch.setattr(evaluate, "LONGEST", 1)
     run(evaluate, "--model", str(out), "--share", "0.005", "--record")
     figures = json.loads((out / evaluate.RESULTS).read_text())
     assert figures.keys() == evaluate.LABELS.keys()
