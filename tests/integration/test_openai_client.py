@@ -168,8 +168,8 @@ def test_errors_are_the_client_s_own(client: OpenAI) -> None:
         client.chat.completions.create(model="busy", messages=[{"role": "user", "content": "x"}], temperature=9)
     assert invalid.value.param == "temperature"
     with pytest.raises(BadRequestError) as unknown_field:
-        client.completions.create(model="busy", prompt="x", extra_body={"guided_json": {}})
-    assert unknown_field.value.param == "guided_json"
+        client.completions.create(model="busy", prompt="x", extra_body={"use_beam_search": True})
+    assert unknown_field.value.param == "use_beam_search"
     with pytest.raises(BadRequestError) as long:
         client.chat.completions.create(model="busy", messages=[{"role": "user", "content": "!too-long x"}], stream=True)
     assert long.value.code == "context_length_exceeded"
