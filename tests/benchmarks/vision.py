@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count, pairwise
 from time import perf_counter
@@ -23,6 +23,7 @@ EDGE = 512  # pixels of a picture as it is sent
 CHATS, DECODED, ANSWER = 8, 128, 32
 EVERY_S = 0.25  # a picture comes beside running chats
 AFTER = 16  # tokens of each chat that have come when the first one does
+FILL = "Say it in one line, as you would to a friend who can not see it now."  # as many tokens as a picture has
 QUESTION = "Describe what is in this picture, and in which colours."
 
 _seeds = count(1)
@@ -52,13 +53,20 @@ def _seen_before(bench: Bench, server: Server) -> Iterator[Figure]:
 def _beside(bench: Bench, server: Server) -> Iterator[Figure]:
     tokens = bench.scaled(DECODED, 64)
 
-    def p99(*, pictures: bool) -> float:
-        return float(np.quantile(client.run(_gaps(server.port, tokens, pictures=pictures)), 0.99)) * 1e3
+    def p99(come: Callable[[], dict[str, object]] | None) -> float:
+        return float(np.quantile(client.run(_gaps(server.port, tokens, come)), 0.99)) * 1e3
+
+    def image() -> dict[str, object]:
+        return _body(_picture(), QUESTION, 1)
+
+    def text() -> dict[str, object]:
+        return _body(None, f"{next(_seeds)} {QUESTION} {FILL}", 1)
 
     found = bench.interleave(
         {
-            "alone": Subject(partial(p99, pictures=False), [server]),
-            "beside": Subject(partial(p99, pictures=True), [server]),
+            "alone": Subject(partial(p99, None), [server]),
+            "beside images": Subject(partial(p99, image), [server]),
+            "beside texts": Subject(partial(p99, text), [server]),
         }
     )
     definition = (
@@ -66,6 +74,8 @@ def _beside(bench: Bench, server: Server) -> Iterator[Figure]:
         f"new picture comes every {EVERY_S * 1e3:.0f} ms, against none"
     )
     yield ratio("p99 gap beside images ÷ without", definition, found["beside images"], found["alone"], at_most(2.0))
+    definition += "; beside texts of about as many tokens"
+    yield ratio("p99 gap beside images ÷ beside texts", definition, found["beside images"], found["beside texts"])
     yield from (Figure(f"p99 gap, {name}", definition, "ms", values) for name, values in found.items())
 
 
@@ -156,8 +166,8 @@ async def _chats(port: int, tokens: int, *, at_once: bool) -> float:
     return perf_counter() - began
 
 
-async def _gaps(port: int, tokens: int, *, pictures: bool) -> list[float]:
-    """Between the tokens of running chats; merged ones are gaps of none."""
+async def _gaps(port: int, tokens: int, come: Callable[[], dict[str, object]] | None) -> list[float]:
+    """Between the tokens of running chats, while other ones `come`; merged ones are gaps of none."""
     connections = [await client.Connection.open(port) for _ in range(CHATS)]
     chats = [
         asyncio.create_task(
@@ -169,8 +179,8 @@ async def _gaps(port: int, tokens: int, *, pictures: bool) -> list[float]:
         await asyncio.sleep(0.005)
     asked: list[asyncio.Task[client.Reply]] = []
     while not all(chat.done() for chat in chats):
-        if pictures:
-            asked.append(asyncio.create_task(_ask(port, _body(_picture(), QUESTION, 1))))
+        if come is not None:
+            asked.append(asyncio.create_task(_ask(port, come())))
         await asyncio.wait(chats, timeout=EVERY_S)
     await asyncio.gather(*asked)
     gaps: list[float] = []
