@@ -6,6 +6,7 @@ import numpy as np
 
 from models.embedder.embedder import Embedder
 from pipelines.embedding.batching import Budget
+from pipelines.rate import Rate
 
 # Larger steps are no faster on a CPU: the activations of so many tokens, over all steps at once, still fit its caches.
 # A GPU wants more.
@@ -37,18 +38,18 @@ class StepBudget:
         encoder runs these beside it."""
         self._tokens = tokens
         self._slack = slack
-        self._rate = rate
+        self._rate = Rate(SMOOTHING, rate)
         self._waited_for = waited_for
 
     @property
     def budget(self) -> Budget:
-        shared = max(LEAST_SHARED, int(SHARED_STEP_S * self._rate))
+        shared = max(LEAST_SHARED, int(SHARED_STEP_S * self._rate.value))
         return Budget(self._tokens, min(self._tokens, shared) if self._waited_for else self._tokens, self._slack)
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A step of so many padded tokens has been run."""
-        if tokens >= LEAST_SHARED and seconds > 0:
-            self._rate += SMOOTHING * (tokens / seconds - self._rate)
+        if tokens >= LEAST_SHARED:
+            self._rate.observe(tokens, seconds)
 
 
 def warm_up(embedder: Embedder, tokens: int | None) -> StepBudget:

@@ -8,6 +8,7 @@ from time import perf_counter
 import torch
 
 from models.diffusion.family import Family, Size
+from pipelines.rate import Rate
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ class RowCap:
         a second, in all rows; 0: not known."""
         self.rows = max(rows, LEAST)
         self._latents = latents
-        self._rate = rate
+        self._rate = Rate(SMOOTHING, rate)
         self._brief_until = -inf  # monotonic seconds
 
     def brief(self, now: float) -> None:
@@ -41,14 +42,13 @@ class RowCap:
         most = self.rows
         if self._latents is not None:
             most = min(MOST, max(LEAST, self.rows * self._latents // latents))
-        if brief or not self._rate or now >= self._brief_until:
+        if brief or not self._rate.value or now >= self._brief_until:
             return most
-        return min(most, max(LEAST, int(SHARED_STEP_S * self._rate) // latents))
+        return min(most, max(LEAST, int(SHARED_STEP_S * self._rate.value) // latents))
 
     def observe(self, latents: int, seconds: float) -> None:
         """A call with so many latents, in all of its rows, has been run."""
-        rate = latents / seconds if seconds > 0 else self._rate
-        self._rate = self._rate + SMOOTHING * (rate - self._rate) if self._rate else rate
+        self._rate.observe(latents, seconds)
 
 
 def measure(family: Family, given: int | None) -> RowCap:

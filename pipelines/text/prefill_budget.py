@@ -2,6 +2,7 @@
 
 from math import inf
 
+from pipelines.rate import Rate
 from pipelines.text.plan import Plan
 
 BRIEF_WINDOW_S = 2.0  # after a brief prompt the next one is likely for so many seconds
@@ -15,7 +16,7 @@ class PrefillBudget:
         """`tile`: tokens of the least chunk of a prompt."""
         self._tile = tile
         self._brief_until = -inf  # until then
-        self._rate = 0.0  # prompt tokens a second; 0: not known
+        self._rate = Rate(SMOOTHING)  # prompt tokens a second
 
     def brief(self, now: float) -> None:
         """A brief prompt came, or is still to be answered, at `now` monotonic seconds."""
@@ -24,13 +25,12 @@ class PrefillBudget:
     def tokens(self, budget: int, now: float) -> int:
         """Of long prompts in one step that has room for `budget`."""
         seconds = STEP_S if now >= self._brief_until else SHARED_STEP_S
-        if not self._rate and seconds == STEP_S:
+        if not self._rate.value and seconds == STEP_S:
             return budget
-        return min(budget, max(self._tile, int(seconds * self._rate) // self._tile * self._tile))
+        return min(budget, max(self._tile, int(seconds * self._rate.value) // self._tile * self._tile))
 
     def observe(self, plan: Plan, seconds: float) -> None:
         """The step has been run in so many seconds."""
         tokens = sum(chunk.length for chunk in plan.prefill)
-        if tokens >= self._tile and seconds > 0:
-            rate = tokens / seconds
-            self._rate = self._rate + SMOOTHING * (rate - self._rate) if self._rate else rate
+        if tokens >= self._tile:
+            self._rate.observe(tokens, seconds)
