@@ -21,3 +21,8 @@ async def read_images(request: HttpRequest, images: Sequence[ImageUrl], route: R
         message = f"{part!r} is an image, and model {route.name!r} takes none; {others}."
         raise bad_request(part, message, code="unsupported_content")
     return await image_reader(request).read(images)
+
+
+def size_beside(raw: bytes, images: Sequence[ImageUrl]) -> int:
+    """Bytes of a body without what it has of images."""
+    return max(0, len(raw) - sum(len(image.url) for image in images))

@@ -9,7 +9,7 @@ from gateway.api.embeddings.answer import EmbeddingList, EmbeddingsAnswer
 from gateway.api.embeddings.request import EmbeddingsRequest, to_embedding_request, with_images
 from gateway.api.embeddings.rerank import RerankBody, TextsBody, parse_rerank, to_rerank_request
 from gateway.api.embeddings.rerank_answer import Ranking, RerankAnswer, ScoredText, ScoredTexts
-from gateway.api.image_urls import read_images
+from gateway.api.image_urls import read_images, size_beside
 from gateway.api.request import HttpRequest, json_body, kind, terms, timeline
 from gateway.api.texts import decode_texts, units
 from gateway.endpoint import JSON, Endpoint, JsonBody
@@ -42,16 +42,14 @@ class EmbeddingsController(Controller):
         route = dispatcher.route(body.model, kind(request))
         wanted = terms(request, route.settings)
         work = to_embedding_request(body)
-        size = len(raw)
-        sizes: list[int] = []
+        read: list[bytes] = []
         if images := body.images:
             read = await read_images(request, images, route)
             work = with_images(work, read)
-            size = max(0, size - sum(len(image.url) for image in images))
-            sizes = [len(data) for data in read]
         answer = EmbeddingsAnswer(route.name, len(work.inputs), body.encoding_format or "float")
         id = new_head("embd", route.name, route.fingerprint).id
-        job = Job(id, route, work, units(len(work.inputs)), wanted, size, images=sizes)
+        size = size_beside(raw, images)
+        job = Job(id, route, work, units(len(work.inputs)), wanted, size, images=[*map(len, read)])
         return dispatcher.reply(job, answer, timeline(request))
 
     @serves(

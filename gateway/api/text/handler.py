@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from gateway.api.answer import Head, new_head
-from gateway.api.image_urls import read_images
+from gateway.api.image_urls import read_images, size_beside
 from gateway.api.request import HttpRequest, dispatcher, json_body, kind, terms, timeline
 from gateway.api.text.answer import Form, TextAnswer, TextStream, View
 from gateway.api.text.images import check_number, with_images
@@ -63,17 +63,14 @@ class TextHandler(Generic[B]):
         route = sender.route(body.model, kind(request))
         wanted = terms(request, route.settings)
         work = self._to_text_request(body, wanted.tenant)
-        size = len(raw)
-        sizes: list[int] = []
+        read: list[bytes] = []
         if images := body.images:
             check_number(images, route)
             read = await read_images(request, images, route)
-            size = max(0, size - sum(len(image.url) for image in images))
             work = with_images(work, {image.field: data for image, data in zip(images, read, strict=True)})
-            sizes = [len(data) for data in read]
         choices = len(work.prompts) * work.n
         head = new_head(self._prefix, route.name, route.fingerprint)
         view = self._view(head, Form(choices, work.sampling.logprobs is not None, body.include_usage))
         output = TextStream(view) if body.streamed else TextAnswer(view, choices)
-        job = Job(head.id, route, work, choices, wanted, size, images=sizes)
+        job = Job(head.id, route, work, choices, wanted, size_beside(raw, images), images=[*map(len, read)])
         return sender.reply(job, output, timeline(request))
